@@ -11,7 +11,6 @@ mod kernels;
 mod raw;
 mod report;
 mod suites;
-mod tuning;
 mod ur;
 
 use std::process::ExitCode;

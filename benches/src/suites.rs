@@ -10,7 +10,6 @@ static SUITES: &[&[&Scenario]] = &[
     ur::SCENARIOS,
 ];
 
-/// Finds a scenario by its name.
 pub(crate) fn find(name: &str) -> Option<&'static Scenario> {
     let mut all = SUITES.iter().flat_map(|suite| suite.iter().copied());
     all.find(|scenario| scenario.name == name)

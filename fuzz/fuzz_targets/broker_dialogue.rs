@@ -7,7 +7,7 @@
 #![no_main]
 
 use crosshandle::{Context, ContextOptions, Device, Event, EventOptions, Memory};
-use crosshandle_fuzz::{Answer, Dialogue, Question, Shown, answer, encode, request, shown};
+use crosshandle_fuzz::{Dialogue, ReplyKind, RequestKind, Shown, answer, encode, request, shown};
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -15,7 +15,6 @@ use std::any::Any;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Number of messages in a dialogue.
 const MESSAGES: usize = 16;
 /// Number of requests that a connection may send before it is attached. The broker closes it at the
 /// next one.
@@ -126,26 +125,26 @@ fn dialogue(exporter: &Exporter, mut data: &[u8]) {
             let len = usize::from(*number).min(data.len());
             let (bytes, rest) = data.split_at(len);
             data = rest;
-            if request(bytes) == Some(encode(Question::Describe, NOTHING, serial_of(bytes))) {
+            if request(bytes) == Some(encode(RequestKind::Describe, NOTHING, serial_of(bytes))) {
                 // The reply comes later.
                 return;
             }
-            let may_be_understood = bytes.len() == encode(Question::Describe, NOTHING, 1).len();
+            let may_be_understood = bytes.len() == encode(RequestKind::Describe, NOTHING, 1).len();
             if !connection.send(bytes, &[]) || !connection.serve() {
                 assert!(!may_be_understood || !may_ask);
                 return;
             }
             let (reply, files) = receive(&connection);
             let (reply, _) = answer(&reply).expect("a reply");
-            assert!(may_be_understood || reply == Answer::Refused);
-            assert!(reply != Answer::Refused || files.is_empty());
+            assert!(may_be_understood || reply == ReplyKind::Refused);
+            assert!(reply != ReplyKind::Refused || files.is_empty());
             continue;
         }
         let objects = &exporter.objects;
         let object = objects[usize::from(*number) % objects.len()];
         let other = objects[usize::from(*with) % objects.len()];
         let (question, shown) = (ask(*form, object, other), alter(object, other, *change));
-        if question == Question::Describe {
+        if question == RequestKind::Describe {
             // The reply comes later, or never.
             return;
         }
@@ -182,19 +181,19 @@ const NOTHING: Shown = Shown {
     key: [0; 16],
 };
 
-fn ask(form: u8, object: Object, other: Object) -> Question {
+fn ask(form: u8, object: Object, other: Object) -> RequestKind {
     match form % 8 {
-        0 | 1 => Question::Attach {
+        0 | 1 => RequestKind::Attach {
             context: object.context,
         },
-        2 => Question::Chunk,
-        3 | 4 => Question::Memory {
+        2 => RequestKind::Chunk,
+        3 | 4 => RequestKind::Memory {
             writable: form & 8 == 0,
         },
-        5 => Question::Arena,
-        6 if form & 8 == 0 => Question::Mirror,
-        6 if form & 0x10 == 0 => Question::Describe,
-        _ => Question::Attach {
+        5 => RequestKind::Arena,
+        6 if form & 8 == 0 => RequestKind::Mirror,
+        6 if form & 0x10 == 0 => RequestKind::Describe,
+        _ => RequestKind::Attach {
             context: other.context ^ u32::from(form & 8),
         },
     }
@@ -233,30 +232,38 @@ impl Importer {
     /// Checks that a reply contains what the credential opens, and nothing else.
     fn check(
         &mut self,
-        question: Question,
+        question: RequestKind,
         credential: Option<&Object>,
-        reply: Answer,
+        reply: ReplyKind,
         files: &[OwnedFd],
     ) {
         let Some(object) = credential.filter(|object| object.kind != Kind::Freed) else {
-            assert_eq!((reply, files.len()), (Answer::Refused, 0), "{question:?}");
+            assert_eq!(
+                (reply, files.len()),
+                (ReplyKind::Refused, 0),
+                "{question:?}"
+            );
             return;
         };
         let is_given = match question {
-            Question::Attach { context } => self.context.is_none() && context == object.context,
+            RequestKind::Attach { context } => self.context.is_none() && context == object.context,
             _ if self.context != Some(object.context) => false,
-            Question::Chunk => object.shown.record >= 1024 && !self.has_second_chunk,
-            Question::Memory { writable } => match object.kind {
+            RequestKind::Chunk => object.shown.record >= 1024 && !self.has_second_chunk,
+            RequestKind::Memory { writable } => match object.kind {
                 Kind::Memory {
                     writable: may_write,
                 } => may_write || !writable,
                 _ => false,
             },
-            Question::Arena => object.kind == Kind::Event,
-            Question::Mirror | Question::Describe => false,
+            RequestKind::Arena => object.kind == Kind::Event,
+            RequestKind::Mirror | RequestKind::Describe => false,
         };
         if !is_given {
-            assert_eq!((reply, files.len()), (Answer::Refused, 0), "{question:?}");
+            assert_eq!(
+                (reply, files.len()),
+                (ReplyKind::Refused, 0),
+                "{question:?}"
+            );
             return;
         }
         let seals: Vec<_> = files.iter().map(fcntl_get_seals).collect();
@@ -269,22 +276,22 @@ impl Importer {
             flags & OFlags::RWMODE == OFlags::RDONLY
         };
         match question {
-            Question::Attach { context } => {
-                assert!(matches!(reply, Answer::Attached(owner) if owner > 1));
+            RequestKind::Attach { context } => {
+                assert!(matches!(reply, ReplyKind::Attached(owner) if owner > 1));
                 assert_eq!(files.len(), 2);
                 self.context = Some(context);
             }
-            Question::Memory { writable } => {
+            RequestKind::Memory { writable } => {
                 assert!(
-                    matches!(reply, Answer::Fetched(len) if len > 0),
+                    matches!(reply, ReplyKind::Fetched(len) if len > 0),
                     "{reply:?}"
                 );
                 assert_eq!(files.len(), 1);
                 assert_eq!(is_read_only(&files[0]), !writable);
             }
             _ => {
-                assert_eq!((reply, files.len()), (Answer::Sent, 2), "{question:?}");
-                self.has_second_chunk |= question == Question::Chunk;
+                assert_eq!((reply, files.len()), (ReplyKind::Sent, 2), "{question:?}");
+                self.has_second_chunk |= question == RequestKind::Chunk;
             }
         }
     }

@@ -27,11 +27,11 @@ fuzz_target!(|data: &[u8]| {
     {
         assert_eq!(hello.encode(), *bytes);
     }
-    if let Ok(question) = neighbour::Question::decode(data) {
-        assert_eq!(question.encode(), data);
+    if let Ok(request) = neighbour::Request::decode(data) {
+        assert_eq!(request.encode(), data);
     }
-    if let Ok(answer) = neighbour::Answer::decode(data) {
-        assert_eq!(answer.encode(), data);
+    if let Ok(reply) = neighbour::Reply::decode(data) {
+        assert_eq!(reply.encode(), data);
     }
     check(data);
     // Decodes the bytes as successive frames.

@@ -71,27 +71,26 @@ impl Dialogue {
 
 /// What a status of 0 means in a reply, and which number it gives an attached importer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum ReplyKind {
     /// Attached, as this owner.
     Attached(u16),
     /// Descriptors come along.
     Sent,
     /// A descriptor comes along, of so many bytes.
     Fetched(u64),
-    /// Refused.
     Refused,
 }
 
 /// Reads a reply.
-pub fn answer(bytes: &[u8]) -> Option<(Answer, u32)> {
+pub fn answer(bytes: &[u8]) -> Option<(ReplyKind, u32)> {
     let (reply, serial, _) = Reply::read(bytes).ok()?;
     let answer = match reply {
-        Reply::Attached { owner, .. } => Answer::Attached(owner),
-        Reply::Sent => Answer::Sent,
+        Reply::Attached { owner, .. } => ReplyKind::Attached(owner),
+        Reply::Sent => ReplyKind::Sent,
         Reply::Fetched { len, .. }
         | Reply::Pieces { len, .. }
-        | Reply::DriverHandle { len, .. } => Answer::Fetched(len),
-        Reply::Refused(_) => Answer::Refused,
+        | Reply::DriverHandle { len, .. } => ReplyKind::Fetched(len),
+        Reply::Refused(_) => ReplyKind::Refused,
     };
     Some((answer, serial))
 }
@@ -99,7 +98,7 @@ pub fn answer(bytes: &[u8]) -> Option<(Answer, u32)> {
 /// What a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Question {
+pub enum RequestKind {
     Attach { context: u32 },
     Chunk,
     Memory { writable: bool },
@@ -118,7 +117,7 @@ pub struct Shown {
 }
 
 /// Returns the bytes of a request.
-pub fn encode(question: Question, shown: Shown, serial: u32) -> Vec<u8> {
+pub fn encode(question: RequestKind, shown: Shown, serial: u32) -> Vec<u8> {
     let credential = Credential {
         record: Record {
             index: shown.record,
@@ -127,13 +126,13 @@ pub fn encode(question: Question, shown: Shown, serial: u32) -> Vec<u8> {
         key: Key::from_bytes(shown.key),
     };
     let request = match question {
-        Question::Attach { context } => Request::Attach {
+        RequestKind::Attach { context } => Request::Attach {
             context,
             credential,
             program: *b"fuzzer\xff\0\0\0\0\0\0\0\0\0",
         },
-        Question::Chunk => Request::Chunk(credential),
-        Question::Memory { writable } => Request::Memory {
+        RequestKind::Chunk => Request::Chunk(credential),
+        RequestKind::Memory { writable } => Request::Memory {
             credential,
             access: if writable {
                 Access::ReadWrite
@@ -142,9 +141,9 @@ pub fn encode(question: Question, shown: Shown, serial: u32) -> Vec<u8> {
             },
             span: PieceSpan::ALL,
         },
-        Question::Arena => Request::Arena(credential),
-        Question::Mirror => Request::Mirror(credential),
-        Question::Describe => Request::Describe,
+        RequestKind::Arena => Request::Arena(credential),
+        RequestKind::Mirror => Request::Mirror(credential),
+        RequestKind::Describe => Request::Describe,
     };
     request.encode(serial).to_vec()
 }

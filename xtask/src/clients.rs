@@ -59,14 +59,11 @@ pub(crate) const FOR_SYCL: [&str; 6] = [
 /// Programs that CUDA cannot run. Some use Level Zero directly, and one brings SPIR-V kernels.
 pub(crate) const NOT_FOR_CUDA: [&str; 3] =
     ["native_level_zero", "sycl_graph_kernels", "sycl_native"];
-/// The program in the README.
 const EXAMPLE: &str = "crates/ur-adapter-host/examples/ipc.cpp";
 
 /// Compiled programs. Each has the name of its source without the extension.
 pub(crate) struct Clients {
-    /// The directory of the programs.
     pub(crate) directory: PathBuf,
-    /// The names of the programs.
     pub(crate) names: Vec<String>,
 }
 

@@ -74,10 +74,8 @@ const DPNP_REQUIREMENTS: &str = concat!(
     include_str!("../requirements-dpnp.txt")
 );
 
-/// A complete environment.
 pub(crate) struct Environment {
     directory: PathBuf,
-    /// The packages in the environment.
     requirements: &'static str,
 }
 
@@ -235,7 +233,6 @@ impl Environment {
     }
 }
 
-/// The Python interpreter that creates environments.
 struct Interpreter {
     program: PathBuf,
     /// The interpreter's version and path. An environment works only with this interpreter.

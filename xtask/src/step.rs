@@ -21,7 +21,6 @@ pub(crate) struct Step<'a> {
     repeat: Option<String>,
 }
 
-/// A step that has ended.
 pub(crate) struct Finished {
     /// The failure, or `None` if the command exited with status 0 in time.
     problem: Option<String>,

@@ -13,6 +13,19 @@ use crate::{Result, bindings, clients, debian, fuzz, soak, supply_chain, tools, 
 
 /// Environment variable with the directories of Level Zero's stock loaders, the newest last.
 const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
+/// Tests that are `#[ignore]`d because a machine may lack what they need, as filters of nextest.
+const ON_A_GPU: &str = "(package(crosshandle-cuda)&test(/^tests::/))|test(/::on_a_gpu::/)";
+const OVER_LEVEL_ZERO: &str = "binary_id(crosshandle-conformance::level_zero)\
+    |(package(crosshandle-level-zero)&test(/^tests::/))\
+    |binary_id(crosshandle-ur-adapter-level-zero::clients)\
+    |test(/^simulated::/)|test(/^devices::memory_of_devices/)|test(/^over_the_simulated_driver/)";
+/// The stock Unified Runtime comes with the OpenCL runtime and the Python that these tests use.
+const WITH_THE_STOCK_RUNTIME: &str = "binary_id(crosshandle::kernels)|binary_id(crosshandle::images)\
+    |binary_id(crosshandle::parts)|binary_id(crosshandle::beneath_python)\
+    |binary_id(opencl-cpu::runtime)|binary_id(crosshandle-ur-adapter-host::clients)\
+    |binary_id(crosshandle-ur-adapter-level-zero::clients)\
+    |(binary_id(crosshandle-conformance::host)&test(/(^kernels::|::kernels_)/))\
+    |(binary_id(crosshandle-conformance::level_zero)&test(/kernel/))";
 /// Duration of each fuzz target, in seconds.
 const FUZZ_SECONDS: u64 = 20;
 
@@ -71,14 +84,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
 
     let has_gpu = Path::new("/dev/nvidiactl").exists();
-    if !has_gpu {
-        skipped.push(
-            "the CUDA driver, and the conformance suite on GPUs: there is no NVIDIA GPU here \
-             (`cargo xtask gpu-pack` packs them for a machine that has one)"
-                .to_owned(),
-        );
-    }
-
     let mut variables = match &runtime {
         Some(runtime) => variables(workspace, runtime)?.to_vec(),
         None => Vec::new(),
@@ -97,21 +102,40 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
     skipped.extend(wheel::test(workspace)?);
 
+    let mut left_out = Vec::new();
+    if !has_gpu {
+        left_out.push((
+            ON_A_GPU,
+            "there is no NVIDIA GPU here (`cargo xtask gpu-pack` packs them for a machine that has one)",
+        ));
+    }
+    if level_zero.1.as_os_str().is_empty() {
+        left_out.push((OVER_LEVEL_ZERO, "there is no Level Zero loader"));
+    }
+    if runtime.is_none() {
+        left_out.push((WITH_THE_STOCK_RUNTIME, "there is no stock runtime"));
+    }
+    for (filter, reason) in &left_out {
+        let count = count(workspace, &runner, filter)?;
+        skipped.push(format!("{count} tests: {reason}"));
+    }
+
     say(&format!("checks passed in {}", seconds(started.elapsed())));
     report_skipped(skipped);
     let mut tests = Command::new(&runner);
     workspace.prepare(&mut tests);
-    // Ignored tests need the paths in `variables`.
-    let which = if runtime.is_some() { "all" } else { "default" };
     variables.push(level_zero);
     variables.extend(containers);
     variables.extend(ucx);
-    let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
-    if !has_gpu {
-        // The expression contains no spaces, because the arguments are split at spaces.
-        all.push_str(" -E not((package(crosshandle-cuda)&test(/^tests::/))|test(/::on_a_gpu::/))");
-    }
+    // Ignored tests need the paths in `variables`.
+    let all = "nextest run --locked --workspace --run-ignored all";
     tests.args(all.split(' ')).envs(variables.clone());
+    let filters: Vec<_> = left_out.iter().map(|(filter, _)| *filter).collect();
+    let filter = match filters.is_empty() {
+        true => "all()".to_owned(),
+        false => format!("not({})", filters.join("|")),
+    };
+    tests.args(["-E", &filter]);
     // `.config/nextest.toml` contains the time limits of each test and of the whole run.
     let status = tests
         .status()
@@ -124,9 +148,30 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         .map(|(name, path)| format!("{name}={} ", path.display()))
         .collect();
     Err(format!(
-        "tests: failed\n  repeat it with: {named}cargo {}",
-        all.replace("not(", "'not(").replace("/))", "/))'")
+        "tests: failed\n  repeat it with: {named}cargo {all} -E '{filter}'"
     ))
+}
+
+/// Returns the number of tests that a filter selects.
+fn count(workspace: &Workspace, runner: &Path, filter: &str) -> Result<usize> {
+    let mut list = Command::new(runner);
+    workspace.prepare(&mut list);
+    list.args([
+        "nextest",
+        "list",
+        "--locked",
+        "--workspace",
+        "-T",
+        "oneline",
+    ]);
+    list.args(["--run-ignored", "all", "-E", filter]);
+    let listed = list
+        .output()
+        .map_err(|error| format!("cannot list tests: {error}"))?;
+    match listed.status.success() {
+        true => Ok(listed.stdout.iter().filter(|byte| **byte == b'\n').count()),
+        false => Err(String::from_utf8_lossy(&listed.stderr).into_owned()),
+    }
 }
 
 /// Returns the variables through which tests find the stock runtime and the programs that run on
@@ -143,8 +188,8 @@ fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static 
     ])
 }
 
-/// Returns the variable through which tests find Level Zero's stock loaders. If none is there, the
-/// tests that need one are skipped and say so.
+/// Returns the variable through which tests find Level Zero's stock loaders. The value is empty if
+/// there are no stock loaders.
 fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> (&'static str, PathBuf) {
     let mut loaders = Vec::new();
     for package in [&debian::OLD_LOADER, &debian::LOADER] {

@@ -12,7 +12,7 @@ use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, collect_timed, drop_once, drop_timed, once};
 use crate::host::ours::{Waiters, each_handle, open_event};
 use crate::raw::cuda::{EVENT_HANDLE_SIZE, Event, Gpu};
-use crate::report::row::{RowSpec, Target};
+use crate::report::row::rows;
 
 const OPEN: &str = "cuda-events.open";
 const CLOSE: &str = "cuda-events.close";
@@ -24,15 +24,10 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     followers: 1,
     cores: 1,
     limit: Duration::from_secs(60),
-    rows: &[
-        RowSpec::time(
-            OPEN,
-            "open an event, the peer's arena mapped",
-            NATIVE,
-            Target::AtMost(1000.0),
-        ),
-        RowSpec::time(CLOSE, "close an event", NATIVE, Target::None),
-    ],
+    rows: rows! {
+        OPEN => "open an event, the peer's arena mapped", NATIVE, AtMost(1000.0);
+        CLOSE => "close an event", NATIVE, None;
+    },
     leader: run_leader,
     follower: run_follower,
 };

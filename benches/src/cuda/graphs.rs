@@ -10,7 +10,7 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::cuda::{Gpu, Graph, Memory, Stream};
-use crate::report::row::{RowSpec, Target};
+use crate::report::row::rows;
 
 const SUBMIT: &str = "cuda-graphs.submit";
 const DONE: &str = "cuda-graphs.done";
@@ -20,20 +20,12 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
-    rows: &[
-        RowSpec::time(
-            SUBMIT,
-            "submit a run of a graph of 100 copies of 64 bytes",
-            "cuGraphLaunch",
-            Target::AtMostTimesRaw(1.1),
-        ),
-        RowSpec::time(
-            DONE,
-            "the same, until it is done",
-            "cuGraphLaunch, cuStreamSynchronize",
-            Target::AtMostTimesRaw(1.1),
-        ),
-    ],
+    rows: rows! {
+        SUBMIT => "submit a run of a graph of 100 copies of 64 bytes",
+            "cuGraphLaunch", AtMostTimesRaw(1.1);
+        DONE => "the same, until it is done",
+            "cuGraphLaunch, cuStreamSynchronize", AtMostTimesRaw(1.1);
+    },
     leader: run_leader,
     follower: no_follower,
 };

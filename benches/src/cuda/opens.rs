@@ -15,7 +15,7 @@ use crate::harness::timing::{clock_cost, drop_once, once, per_operation};
 use crate::host::ours::open_memory;
 use crate::raw::cuda::{Gpu, LegacyMemory, MEMORY_HANDLE_SIZE, Mapped, Memory, Physical, Stream};
 use crate::raw::descriptor::{self, OfferedDescriptors};
-use crate::report::row::{RowSpec, Target};
+use crate::report::row::{RowSpec, Target, rows};
 
 const MEMORY_BYTES: usize = 64 << 20;
 
@@ -46,42 +46,19 @@ macro_rules! opens {
         pub(crate) static $scenario: Scenario = {
             static OPENS: Arrangement = Arrangement {
                 gpu: $gpu,
-                rows: &[
-                    RowSpec::time(
-                        concat!($name, ".first"),
-                        concat!("first open of 64 MiB, ", $gpus),
-                        RAW,
-                        $first,
-                    ),
-                    RowSpec::time(
-                        concat!($name, ".first-legacy"),
-                        concat!(
-                            "first open of 64 MiB, ",
-                            $gpus,
-                            ", compared with legacy handles"
-                        ),
-                        LEGACY,
-                        Target::None,
-                    ),
-                    RowSpec::time(
-                        concat!($name, ".again"),
-                        concat!("open 64 MiB again, ", $gpus),
-                        "none",
-                        $again,
-                    ),
-                    RowSpec::time(
-                        concat!($name, ".close"),
-                        concat!("close 64 MiB, ", $gpus),
-                        RAW_CLOSE,
-                        Target::None,
-                    ),
-                    RowSpec::time(
-                        concat!($name, ".close-legacy"),
+                rows: rows! {
+                    concat!($name, ".first") => concat!("first open of 64 MiB, ", $gpus),
+                        RAW, $first;
+                    concat!($name, ".first-legacy") =>
+                        concat!("first open of 64 MiB, ", $gpus, ", compared with legacy handles"),
+                        LEGACY, None;
+                    concat!($name, ".again") => concat!("open 64 MiB again, ", $gpus),
+                        "none", $again;
+                    concat!($name, ".close") => concat!("close 64 MiB, ", $gpus), RAW_CLOSE, None;
+                    concat!($name, ".close-legacy") =>
                         concat!("close 64 MiB, ", $gpus, ", compared with legacy handles"),
-                        LEGACY_CLOSE,
-                        Target::None,
-                    ),
-                ],
+                        LEGACY_CLOSE, None;
+                },
                 first: concat!($name, ".first"),
                 first_legacy: concat!($name, ".first-legacy"),
                 again: concat!($name, ".again"),

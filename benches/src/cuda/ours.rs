@@ -4,8 +4,13 @@ use anyhow::{Context as _, Result, ensure};
 use crosshandle::{
     AllocationOptions, Command, Context, ContextOptions, Device, Memory, MemoryKind, Queue,
 };
+use std::time::Duration;
 
-use crate::tuning::GPU_CHECK_TIMEOUT;
+/// Time limit of a check of a GPU's memory.
+///
+/// The check copies eight bytes, after commands that take less than a second. The limit turns a
+/// hang into an error.
+const GPU_CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Creates a context on a GPU, with default options.
 pub(super) fn context(gpu: usize) -> Result<Context> {

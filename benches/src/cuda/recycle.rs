@@ -10,7 +10,7 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::cuda::{Gpu, Memory, Stream, pool_round};
-use crate::report::row::{RowSpec, Target};
+use crate::report::row::{Target, rows};
 
 const SIZES: [(usize, &str); 4] = [
     (64 << 10, "cuda-recycle.64KiB"),
@@ -29,38 +29,14 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
-    rows: &[
-        RowSpec::time(
-            SIZES[0].1,
-            "alloc + free, never exported, 64 KiB",
-            RAW,
-            MICROSECOND,
-        ),
-        RowSpec::time(
-            SIZES[1].1,
-            "alloc + free, never exported, 1 MiB",
-            RAW,
-            MICROSECOND,
-        ),
-        RowSpec::time(
-            SIZES[2].1,
-            "alloc + free, never exported, 16 MiB",
-            RAW,
-            MICROSECOND,
-        ),
-        RowSpec::time(
-            SIZES[3].1,
-            "alloc + free, never exported, 64 MiB",
-            RAW,
-            MICROSECOND,
-        ),
-        RowSpec::time(
-            POOL_SIZE.1,
-            "alloc + free, 1 MiB, compared with the driver's pool",
-            "cuMemAllocAsync, cuMemFreeAsync",
-            Target::None,
-        ),
-    ],
+    rows: rows! {
+        SIZES[0].1 => "alloc + free, never exported, 64 KiB", RAW, MICROSECOND;
+        SIZES[1].1 => "alloc + free, never exported, 1 MiB", RAW, MICROSECOND;
+        SIZES[2].1 => "alloc + free, never exported, 16 MiB", RAW, MICROSECOND;
+        SIZES[3].1 => "alloc + free, never exported, 64 MiB", RAW, MICROSECOND;
+        POOL_SIZE.1 => "alloc + free, 1 MiB, compared with the driver's pool",
+            "cuMemAllocAsync, cuMemFreeAsync", None;
+    },
     leader: run_leader,
     follower: no_follower,
 };

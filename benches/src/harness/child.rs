@@ -23,7 +23,6 @@ pub(crate) enum ChildResult {
     },
 }
 
-/// Finds a scenario by its name.
 type FindScenario = fn(&str) -> Option<&'static Scenario>;
 
 /// Runs the process with this rank in a scenario. Its standard input is the link to the parent

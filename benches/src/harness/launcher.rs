@@ -13,7 +13,12 @@ use super::link::{HungUp, Link};
 use super::outcome::Outcome;
 use super::plan::Plan;
 use super::scenario::Scenario;
-use crate::tuning::FAILURE_GRACE;
+
+/// Time in which the other processes may report after one process has failed.
+///
+/// The cause is often in another process, which reports within milliseconds, or later on a busy
+/// machine.
+const FAILURE_GRACE: Duration = Duration::from_secs(2);
 
 /// A child process that is killed and reaped when dropped.
 struct ChildProcess {

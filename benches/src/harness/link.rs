@@ -14,7 +14,15 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 
-use crate::tuning::{DESCRIPTORS_MAX, MESSAGE_MAX_BYTES};
+/// Maximum length of a link's message, in bytes.
+///
+/// A full message must fit into a socket's default send buffer of 208 KiB. The handles of 1,000
+/// objects must fit into one message.
+const MESSAGE_MAX_BYTES: usize = 128 * 1024;
+
+/// Maximum number of descriptors in one message. The kernel allows 253, and no scenario sends more
+/// than 64.
+const DESCRIPTORS_MAX: usize = 64;
 
 /// The error of a link whose other process has ended.
 #[derive(Debug)]
@@ -36,7 +44,6 @@ pub(crate) struct Link {
     buffer: Mutex<Vec<u8>>,
 }
 
-/// A received message.
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,

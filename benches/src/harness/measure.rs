@@ -10,7 +10,11 @@ use super::scenario::Scenario;
 use crate::report::Report;
 use crate::report::machine::Machine;
 use crate::report::row::{Row, Verdict};
-use crate::tuning::BUSY_LOAD_PER_CPU;
+
+/// Load of the machine, as a fraction of its processors, above which a run starts with a warning.
+///
+/// A much lower limit would warn about the benchmark's own build.
+const BUSY_LOAD_PER_CPU: f64 = 0.3;
 
 /// Measures every scenario whose name contains `only`, one after the other.
 pub(crate) fn measure(

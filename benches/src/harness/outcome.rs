@@ -36,7 +36,6 @@ impl Summary {
 pub(crate) enum Side {
     /// The library.
     Ours,
-    /// The raw technique.
     Raw,
 }
 

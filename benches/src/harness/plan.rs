@@ -4,7 +4,15 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::cpu;
-use crate::tuning::{FULL_ROUNDS, QUICK_ROUNDS};
+
+/// Number of rounds in a full run, in which the library and the raw technique alternate.
+///
+/// An odd number has a middle value. With fewer rounds, one disturbance of the machine could move a
+/// median.
+const FULL_ROUNDS: usize = 11;
+
+/// Number of rounds in a quick run, whose results must not be quoted.
+const QUICK_ROUNDS: usize = 5;
 
 /// Settings that the parent process gives to every child process.
 #[derive(Clone, Debug, Serialize, Deserialize)]

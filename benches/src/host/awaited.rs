@@ -22,8 +22,13 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{monotonic_ns, nanoseconds};
 use crate::raw::memfd::{self, Mapping};
-use crate::report::row::{RowSpec, Target};
-use crate::tuning::AWAITED_PAUSE;
+use crate::report::row::rows;
+
+/// Pause between two signals of awaited events.
+///
+/// The awaiting threads must fall asleep again in between. On a slow machine, a shorter pause would
+/// find some of them awake, and wake-ups would look too fast.
+const AWAITED_PAUSE: Duration = Duration::from_micros(300);
 
 /// Number of events that are awaited at once in most rows.
 const EVENTS: usize = 1000;
@@ -55,35 +60,15 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     cores: 2,
     // The limit is long enough for a thousand rounds.
     limit: Duration::from_secs(1800),
-    rows: &[
-        RowSpec::time(
-            WAKE,
-            "1,000 awaited events, signal to future's end",
-            LOW_POWER,
-            Target::AtMostTimesRaw(2.5),
-        ),
-        RowSpec::time(
-            WAKE_P99,
-            "1,000 awaited events, signal to future's end",
-            LOW_POWER,
-            Target::AtMostTimesRaw(2.5),
-        )
-        .p99(),
-        RowSpec::time(ADD, "await one more event, of 100,000", NONE, Target::None),
-        RowSpec::time(
-            SIGNAL,
-            "signal an awaited event, of 100,000",
-            NONE,
-            Target::None,
-        ),
-        RowSpec::time(
-            FLAT,
-            "signal an awaited event, last tenth / first tenth",
-            NONE,
-            Target::AtMost(MAX_FLAT_RATIO),
-        )
-        .quotient(),
-    ],
+    rows: rows! {
+        WAKE => "1,000 awaited events, signal to future's end", LOW_POWER, AtMostTimesRaw(2.5);
+        WAKE_P99 => "1,000 awaited events, signal to future's end",
+            LOW_POWER, AtMostTimesRaw(2.5), p99;
+        ADD => "await one more event, of 100,000", NONE, None;
+        SIGNAL => "signal an awaited event, of 100,000", NONE, None;
+        FLAT => "signal an awaited event, last tenth / first tenth",
+            NONE, AtMost(MAX_FLAT_RATIO), quotient;
+    },
     leader: run_leader,
     follower: run_follower,
 };

@@ -11,7 +11,7 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::counter::FutexCounter;
-use crate::report::row::{RowSpec, Target};
+use crate::report::row::rows;
 
 const SIGNAL: &str = "events.signal";
 const WAIT: &str = "events.wait";
@@ -21,20 +21,11 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
-    rows: &[
-        RowSpec::time(
-            SIGNAL,
-            "signal, no thread waiting",
-            "atomic add, load of the count of sleepers",
-            Target::AtMost(10.0),
-        ),
-        RowSpec::time(
-            WAIT,
-            "wait on a signalled event",
-            "atomic load",
-            Target::AtMost(4.0),
-        ),
-    ],
+    rows: rows! {
+        SIGNAL => "signal, no thread waiting",
+            "atomic add, load of the count of sleepers", AtMost(10.0);
+        WAIT => "wait on a signalled event", "atomic load", AtMost(4.0);
+    },
     leader: run_leader,
     follower: no_follower,
 };

@@ -14,8 +14,12 @@ use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::monotonic_ns;
 use crate::raw::counter::FutexCounter;
 use crate::raw::memfd::{self, Mapping};
-use crate::report::row::{RowSpec, Target};
-use crate::tuning::SLEEP_CHECK_INTERVAL;
+use crate::report::row::rows;
+
+/// Interval at which the leader checks whether a follower sleeps.
+///
+/// A shorter interval would take the processor from followers that are about to sleep.
+const SLEEP_CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
 const PROCESSES: usize = 32;
 const LOW_POWER: &str = "fanout.low-power";
@@ -26,20 +30,12 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     followers: PROCESSES,
     cores: 1,
     limit: Duration::from_secs(120),
-    rows: &[
-        RowSpec::time(
-            LOW_POWER,
-            "one signal waking 32 processes (low power)",
-            "futex with a count of sleepers",
-            Target::AtMostTimesRaw(1.15),
-        ),
-        RowSpec::time(
-            DEFAULT,
-            "one signal waking 32 processes (spinning has ended)",
-            "futex with a count of sleepers",
-            Target::AtMostTimesRaw(1.15),
-        ),
-    ],
+    rows: rows! {
+        LOW_POWER => "one signal waking 32 processes (low power)",
+            "futex with a count of sleepers", AtMostTimesRaw(1.15);
+        DEFAULT => "one signal waking 32 processes (spinning has ended)",
+            "futex with a count of sleepers", AtMostTimesRaw(1.15);
+    },
     leader: run_leader,
     follower: run_follower,
 };

@@ -10,7 +10,7 @@ use super::ours;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
-use crate::report::row::{RowSpec, Target};
+use crate::report::row::rows;
 
 const REPLAY: &str = "graphs.replay";
 
@@ -19,12 +19,10 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
-    rows: &[RowSpec::time(
-        REPLAY,
-        "run a graph of 100 copies of 64 bytes, until it is done",
-        "100 commands of this library",
-        Target::AtMostTimesRaw(1.0),
-    )],
+    rows: rows! {
+        REPLAY => "run a graph of 100 copies of 64 bytes, until it is done",
+            "100 commands of this library", AtMostTimesRaw(1.0);
+    },
     leader: run_leader,
     follower: no_follower,
 };

@@ -12,7 +12,7 @@ use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{collect_timed, drop_timed, nanoseconds};
 use crate::raw::memfd::{self, Mapping};
 use crate::raw::slab::{MappedSegments, SlabHandle};
-use crate::report::row::{RowSpec, Target};
+use crate::report::row::rows;
 
 const GET: &str = "handles.memory.get";
 const GET_AGAIN: &str = "handles.memory.get-again";
@@ -31,46 +31,16 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     followers: 1,
     cores: 1,
     limit: Duration::from_secs(120),
-    rows: &[
-        RowSpec::time(
-            GET,
-            "get a memory handle, first of its allocation",
-            SLAB,
-            Target::AtMost(50.0),
-        ),
-        RowSpec::time(
-            GET_AGAIN,
-            "get a memory handle again",
-            NONE,
-            Target::AtMost(50.0),
-        ),
-        RowSpec::time(
-            OPEN,
-            "open memory, segment mapped",
-            SLAB,
-            Target::AtMost(100.0),
-        ),
-        RowSpec::time(CLOSE, "close memory", SLAB, Target::None),
-        RowSpec::time(
-            EVENT_GET,
-            "get an event handle, first of its event",
-            NONE,
-            Target::AtMost(50.0),
-        ),
-        RowSpec::time(
-            EVENT_GET_AGAIN,
-            "get an event handle again",
-            NONE,
-            Target::AtMost(50.0),
-        ),
-        RowSpec::time(
-            EVENT_OPEN,
-            "open an event, segment mapped",
-            NONE,
-            Target::AtMost(100.0),
-        ),
-        RowSpec::time(EVENT_CLOSE, "close an event", NONE, Target::None),
-    ],
+    rows: rows! {
+        GET => "get a memory handle, first of its allocation", SLAB, AtMost(50.0);
+        GET_AGAIN => "get a memory handle again", NONE, AtMost(50.0);
+        OPEN => "open memory, segment mapped", SLAB, AtMost(100.0);
+        CLOSE => "close memory", SLAB, None;
+        EVENT_GET => "get an event handle, first of its event", NONE, AtMost(50.0);
+        EVENT_GET_AGAIN => "get an event handle again", NONE, AtMost(50.0);
+        EVENT_OPEN => "open an event, segment mapped", NONE, AtMost(100.0);
+        EVENT_CLOSE => "close an event", NONE, None;
+    },
     leader: run_leader,
     follower: run_follower,
 };

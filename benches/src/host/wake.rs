@@ -12,7 +12,7 @@ use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, once, per_operation};
 use crate::raw::counter::{FutexCounter, SpinCounter};
 use crate::raw::memfd::{self, Mapping};
-use crate::report::row::{RowSpec, Target};
+use crate::report::row::rows;
 
 /// Offset of the raw word that the leader signals, in bytes.
 const PING_OFFSET: usize = 0;
@@ -79,21 +79,12 @@ pub(crate) static SPINNING: Scenario = Scenario {
     followers: 1,
     cores: 2,
     limit: Duration::from_secs(60),
-    rows: &[
-        RowSpec::time(
-            "wake.spin",
-            "round trip, two cores, spinning",
-            "two words, both sides spin",
-            Target::AtMostTimesRaw(1.15),
-        ),
-        RowSpec::time(
-            "wake.spin.p99",
-            "round trip, two cores, spinning",
-            "two words, both sides spin",
-            Target::AtMostTimesRaw(1.5),
-        )
-        .p99(),
-    ],
+    rows: rows! {
+        "wake.spin" => "round trip, two cores, spinning",
+            "two words, both sides spin", AtMostTimesRaw(1.15);
+        "wake.spin.p99" => "round trip, two cores, spinning",
+            "two words, both sides spin", AtMostTimesRaw(1.5), p99;
+    },
     leader: |participant| run_leader(participant, &SPIN),
     follower: |participant| run_follower(participant, &SPIN),
 };
@@ -103,12 +94,10 @@ pub(crate) static SLEEPING: Scenario = Scenario {
     followers: 1,
     cores: 2,
     limit: Duration::from_secs(120),
-    rows: &[RowSpec::time(
-        "wake.sleep",
-        "round trip, two cores, sleeping (low power)",
-        "futex with a count of sleepers",
-        Target::AtMostTimesRaw(1.1),
-    )],
+    rows: rows! {
+        "wake.sleep" => "round trip, two cores, sleeping (low power)",
+            "futex with a count of sleepers", AtMostTimesRaw(1.1);
+    },
     leader: |participant| run_leader(participant, &SLEEP),
     follower: |participant| run_follower(participant, &SLEEP),
 };
@@ -118,12 +107,10 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
     followers: 1,
     cores: 1,
     limit: Duration::from_secs(120),
-    rows: &[RowSpec::time(
-        "wake.shared-core",
-        "round trip, one shared core",
-        "futex with a count of sleepers",
-        Target::AtMostTimesRawPlus(1.1, TIMERS_NS),
-    )],
+    rows: rows! {
+        "wake.shared-core" => "round trip, one shared core",
+            "futex with a count of sleepers", AtMostTimesRawPlus(1.1, TIMERS_NS);
+    },
     leader: |participant| run_leader(participant, &SHARED),
     follower: |participant| run_follower(participant, &SHARED),
 };

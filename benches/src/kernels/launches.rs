@@ -16,7 +16,7 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::host::ours;
-use crate::report::row::{RowSpec, Target};
+use crate::report::row::rows;
 
 const CHAIN: &str = "launches.chain";
 const EVENTS: &str = "launches.events";
@@ -27,26 +27,14 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     followers: 0,
     cores: 2,
     limit: Duration::from_secs(120),
-    rows: &[
-        RowSpec::time(
-            CHAIN,
-            "each of 1,000 launches in an in-order queue, until the last is done",
-            "an in-order OpenCL queue, flushed after each, finished once",
-            Target::AtMostTimesRaw(1.15),
-        ),
-        RowSpec::time(
-            EVENTS,
-            "the same, each waiting for an event that the one before signals",
-            "an in-order OpenCL queue, flushed after each, finished once",
-            Target::None,
-        ),
-        RowSpec::time(
-            EACH,
-            "a launch, until it is done",
-            "an in-order OpenCL queue, each event waited for",
-            Target::None,
-        ),
-    ],
+    rows: rows! {
+        CHAIN => "each of 1,000 launches in an in-order queue, until the last is done",
+            "an in-order OpenCL queue, flushed after each, finished once", AtMostTimesRaw(1.15);
+        EVENTS => "the same, each waiting for an event that the one before signals",
+            "an in-order OpenCL queue, flushed after each, finished once", None;
+        EACH => "a launch, until it is done",
+            "an in-order OpenCL queue, each event waited for", None;
+    },
     leader: run_leader,
     follower: no_follower,
 };

@@ -71,7 +71,6 @@ impl OfferedDescriptors {
     }
 }
 
-/// Sends one descriptor with one byte.
 pub(crate) fn send_descriptor(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

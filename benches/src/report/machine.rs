@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use crate::harness::procfs;
 
-/// Description of a machine.
 #[derive(Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
@@ -23,7 +22,6 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Describes this machine.
     pub(crate) fn here() -> Self {
         let uname = rustix::system::uname();
         Self {

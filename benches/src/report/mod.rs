@@ -35,7 +35,6 @@ impl Report {
             .collect()
     }
 
-    /// Returns whether any measurement failed.
     pub(crate) fn failed(&self) -> bool {
         self.rows.iter().any(|row| row.verdict == Verdict::Failed)
     }
@@ -46,7 +45,6 @@ impl Report {
         writeln!(out)
     }
 
-    /// Prints a Markdown table.
     pub(crate) fn print_table(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         writeln!(

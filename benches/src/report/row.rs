@@ -43,6 +43,19 @@ pub(crate) struct RowSpec {
     pub(crate) target: Target,
 }
 
+/// Lists the rows of a scenario. Each has its identifier, a description, the raw technique, a
+/// [`Target`] and, if it differs from [`RowSpec::time`], a method of [`RowSpec`].
+macro_rules! rows {
+    ($($id:expr => $what:expr, $raw:expr, $target:expr $(, $method:ident)?;)*) => {
+        &{
+            #[allow(unused_imports)]
+            use $crate::report::row::{RowSpec, Target::*};
+            [$(RowSpec::time($id, $what, $raw, $target)$(.$method())?),*]
+        }
+    };
+}
+pub(crate) use rows;
+
 /// Whether a row's result reaches its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -215,7 +228,6 @@ impl Row {
 }
 
 impl Statistic {
-    /// Returns this statistic of a summary.
     pub(crate) fn of(self, summary: &Summary) -> f64 {
         match self {
             Self::P50 => summary.p50,

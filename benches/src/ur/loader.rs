@@ -151,7 +151,6 @@ impl Runtime {
         Ok(this)
     }
 
-    /// Creates an event that can be shared.
     pub(super) fn create_event(&self) -> Result<Event<'_>> {
         let desc = sys::ur_exp_event_desc_t {
             stype: sys::ur_structure_type_t::UR_STRUCTURE_TYPE_EXP_EVENT_DESC,
@@ -180,7 +179,6 @@ impl Runtime {
         Ok(AllocatedMemory(memory))
     }
 
-    /// Gets a handle to memory.
     #[inline]
     pub(super) fn get_memory(&self, memory: AllocatedMemory) -> Result<HandleData> {
         let (mut data, mut size) = (ptr::null_mut(), 0);
@@ -191,13 +189,11 @@ impl Runtime {
         Ok(HandleData(data))
     }
 
-    /// Puts back a handle to memory.
     #[inline]
     pub(super) fn put_memory(&self, handle: HandleData) -> Result<()> {
         call!(self, put_memory(self.context, handle.0))
     }
 
-    /// Puts back a handle to an event.
     #[inline]
     pub(super) fn put_event(&self, handle: HandleData) -> Result<()> {
         call!(self, put_event(self.context, handle.0))
@@ -221,7 +217,6 @@ impl Event<'_> {
         call!(self.runtime, event_wait(1, &self.handle))
     }
 
-    /// Gets a handle to the event.
     #[inline]
     pub(super) fn get(&self) -> Result<HandleData> {
         let (mut data, mut size) = (ptr::null_mut(), 0);

@@ -13,6 +13,18 @@
 //! unchanged on every device. A device's capabilities say what it cannot do. Only cases that need a
 //! missing capability are skipped.
 
+/// Asserts that a result is the named error of the library.
+macro_rules! fails {
+    ($result:expr, $error:ident) => {
+        match $result.map(|_| ()) {
+            result => assert!(
+                matches!(result, Err(crosshandle::Error::$error { .. })),
+                "{result:?}"
+            ),
+        }
+    };
+}
+
 pub mod attackers;
 mod cases;
 mod failure;

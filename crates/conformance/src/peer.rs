@@ -271,7 +271,6 @@ impl Peer {
         Ok(Usage::of(self.pid)?)
     }
 
-    /// Sends the peer a signal.
     pub(crate) fn send(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.pid as i32) {
             let _ = kill_process(pid, signal);

@@ -51,7 +51,7 @@ impl ChildCli {
     }
 }
 
-/// Parses the command line and runs its command. Ends the process with status 2 on wrong usage.
+/// Parses the command line and runs the command. Wrong usage ends the process with status 2.
 pub(crate) fn run() -> Result<()> {
     if ChildCli::is_requested() {
         let ChildCli { settings, command } = ChildCli::parse();

@@ -1,4 +1,4 @@
-//! Failures of commands. A failure has a message of one line and an exit code.
+//! Failures of commands. A failure has a one-line message and an exit code.
 
 use crate::output::log::{self, Level};
 use crosshandle::Error;
@@ -22,7 +22,7 @@ pub(crate) enum Cause {
     Error,
     /// A deadline passed.
     TimedOut,
-    /// The peer process has ended.
+    /// The process that the command waited for has ended.
     PeerDied,
 }
 
@@ -76,7 +76,6 @@ impl Failure {
         }
     }
 
-    /// Returns the message of the failure.
     pub(crate) fn message(&self) -> &str {
         match self {
             Self::Failed { message, .. } => message,

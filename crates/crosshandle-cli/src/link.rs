@@ -1,13 +1,18 @@
 //! Messages between two processes of this program, over pipes. Each message is one line of JSON.
 
 use crate::failure::{ErrorContext as _, Failure, Result};
-use crate::tuning::MESSAGE_MAX_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use rustix::io::Errno;
 use serde::{Serialize, de::DeserializeOwned};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
+
+/// Maximum size of a message that a process accepts from another process, in bytes.
+///
+/// A message contains two handles and a few numbers. Without a limit, another program could fill
+/// the memory with a long line.
+const MESSAGE_MAX_BYTES: usize = 1 << 20;
 
 /// One end of a pair of pipes.
 ///
@@ -16,7 +21,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Link {
     reader: OwnedFd,
     writer: OwnedFd,
-    /// Bytes that were read and belong to a message that has not been returned yet.
+    /// Bytes that were read but not yet returned as a message.
     received: Vec<u8>,
 }
 
@@ -29,7 +34,7 @@ impl Link {
         }
     }
 
-    /// Makes the child process's end from its standard input and output, which are pipes.
+    /// Creates the child process's end from its standard input and output, which are pipes.
     pub(crate) fn to_parent() -> Result<Self> {
         let reader = std::io::stdin().as_fd().try_clone_to_owned();
         let writer = std::io::stdout().as_fd().try_clone_to_owned();
@@ -39,7 +44,6 @@ impl Link {
         ))
     }
 
-    /// Sends a message.
     pub(crate) fn send(&self, message: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_vec(message)
             .map_err(|error| Failure::error(format!("making a message: {error}")))?;
@@ -56,7 +60,7 @@ impl Link {
         Ok(())
     }
 
-    /// Waits for a message, at most for `timeout`.
+    /// Waits for a message, for at most `timeout`.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, timeout: Duration) -> Result<T> {
         let line = self.receive_line(Instant::now() + timeout)?;
         serde_json::from_slice(&line).map_err(|error| {
@@ -101,8 +105,8 @@ impl Link {
 pub(crate) fn wait_readable(descriptor: impl AsFd, deadline: Instant) -> Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // A time that does not fit into the type is longer than any machine runs, so it is treated
-        // as no limit.
+        // A time that does not fit into the type is longer than any machine runs, so treat it as no
+        // limit.
         let left = Timespec::try_from(left).ok();
         let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
         match poll(&mut descriptors, left.as_ref()) {

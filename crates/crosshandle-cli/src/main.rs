@@ -20,7 +20,10 @@ use failure::Failure;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tuning::COMMAND_STACK_BYTES;
+
+/// Stack size in bytes of the thread that runs a command. Unoptimized builds need much of it, and
+/// unused pages take no memory.
+const COMMAND_STACK_BYTES: usize = 8 << 20;
 
 fn main() -> ExitCode {
     // With this handler, a write beyond RLIMIT_FSIZE returns an error. Without it, SIGXFSZ ends the
@@ -29,8 +32,8 @@ fn main() -> ExitCode {
         signal_hook::consts::SIGXFSZ,
         Arc::new(AtomicBool::new(false)),
     );
-    // The command runs on a new thread: `ulimit -s` may limit the stack of the first thread to less
-    // than a command needs.
+    // Run the command on a new thread, because `ulimit -s` may limit the first thread's stack to
+    // less than a command needs.
     let command = std::thread::Builder::new()
         .name("command".into())
         .stack_size(COMMAND_STACK_BYTES)

@@ -1,4 +1,4 @@
-//! Files that replace older ones only when they are complete.
+//! Output files that replace an existing file only when they are complete.
 
 use crate::failure::{ErrorContext as _, Failure, Result};
 use rustix::fs::FileType;
@@ -8,8 +8,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A file that is being written. It has a temporary name until [`finish`](Self::finish), and is
-/// removed if `finish` is never reached. A full disk therefore does not destroy the old file.
+/// A file that is being written. It has a temporary name until [`finish`](Self::finish) is called,
+/// and is removed if that never happens. A full disk therefore does not destroy the old file.
 pub(crate) struct NewFile {
     file: File,
     /// The temporary name and the final name. `None` for a pipe or a device, which is written
@@ -18,7 +18,7 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Starts to write a file of `len` bytes. Follows a symbolic link, and replaces the file that
+    /// Starts to write a file of `len` bytes. If `path` is a symbolic link, replaces the file that
     /// it refers to.
     pub(crate) fn create(path: &Path, len: u64) -> Result<Self> {
         let (path, mode) = match fs::metadata(path) {
@@ -81,7 +81,7 @@ impl NewFile {
         self.names.is_some()
     }
 
-    /// Gives the file its final name, which replaces an old file.
+    /// Gives the file its final name. This replaces an existing file.
     pub(crate) fn finish(mut self) -> Result<()> {
         if let Some((unfinished, path)) = &self.names {
             // Some file systems report only at this call that they are full.
@@ -101,8 +101,8 @@ impl Drop for NewFile {
     }
 }
 
-/// Returns an error for a length that RLIMIT_FSIZE forbids. Otherwise the kernel would send
-/// SIGXFSZ, which ends the process.
+/// Returns an error if the length exceeds RLIMIT_FSIZE. Without this check, the kernel would send
+/// SIGXFSZ.
 fn check_limit(len: u64) -> Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if len > limit => Err(Failure::error(format!(

@@ -3,7 +3,6 @@
 use crate::failure::{Cause, ErrorContext as _, Failure, Result};
 use crate::link::{Link, wait_readable};
 use crate::settings::Settings;
-use crate::tuning::CHILD_EXIT_TIMEOUT;
 use clap::ValueEnum;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
@@ -12,6 +11,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// Maximum time that a child process may take to end after its pipes have closed.
+///
+/// The kernel closes a dying process's pipes shortly before the process can be waited for. If the
+/// time is too short on a busy machine, the exit status is lost, which best explains why the
+/// process has failed.
+const CHILD_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The command that a child process belongs to.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 pub(crate) enum Role {
@@ -19,7 +25,7 @@ pub(crate) enum Role {
     Doctor,
 }
 
-/// A child process and the pipes to it. Dropping the value kills a process that still runs.
+/// A child process and the pipes to it. Dropping this value kills the process if it still runs.
 pub(crate) struct Peer {
     process: KillOnDrop,
     link: Link,
@@ -67,7 +73,7 @@ impl Peer {
         &mut self.link
     }
 
-    /// Waits until the process has ended, at most for `timeout`.
+    /// Waits until the process has ended, for at most `timeout`.
     pub(crate) fn finish(mut self, timeout: Duration) -> Result<()> {
         if !wait_readable(&self.pidfd, Instant::now() + timeout)? {
             return Err(Failure::timed_out("the second process does not end"));

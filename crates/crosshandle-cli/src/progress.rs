@@ -1,10 +1,16 @@
-//! Progress of long operations, on standard error if that is a terminal.
+//! Shows the progress of long operations on standard error, if that is a terminal.
 
-use crate::tuning::{PROGRESS_DELAY, PROGRESS_REDRAW_INTERVAL};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, stderr};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Time during which progress stays hidden, so that quick commands show none.
+const PROGRESS_DELAY: Duration = Duration::from_millis(400);
+
+/// Interval at which progress is redrawn, so that it moves during a long step.
+const PROGRESS_REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A progress bar, which is cleared when dropped.
 ///
@@ -43,7 +49,7 @@ impl Progress {
         self.bar.inc(bytes);
     }
 
-    /// Names the step that starts now.
+    /// Shows the name of the step that starts now.
     pub(crate) fn step(&self, doing: &'static str) {
         self.bar.set_message(doing);
     }

@@ -1,4 +1,4 @@
-//! Options of every command, and the contexts that are created from them.
+//! The options that all commands have, and the contexts that are created from them.
 
 use crate::failure::{Failure, Result};
 use crate::output::log::{self, Format, Level};
@@ -37,7 +37,7 @@ impl Settings {
         log::set_format(self.log_format);
     }
 
-    /// Prints a line to standard error if the user asked for more output.
+    /// Prints a line to standard error if the user has passed `--verbose`.
     pub(crate) fn log(&self, line: impl Display) {
         if self.verbose {
             log::say(Level::Info, line);
@@ -48,7 +48,7 @@ impl Settings {
         self.verbose
     }
 
-    /// Returns the arguments that pass these settings on to another process of this program.
+    /// Returns the command-line arguments that pass these settings to a child process.
     pub(crate) fn as_arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
         if let Some(directory) = &self.socket_dir {
@@ -63,7 +63,8 @@ impl Settings {
         arguments
     }
 
-    /// Returns the holder of the socket directory, with a token if one is given.
+    /// Returns a client for the holder in the socket directory. The client presents `token` if it
+    /// is given.
     pub(crate) fn holder(&self, token: Option<&str>) -> Holder {
         let mut holder = Holder::new();
         if let Some(directory) = &self.socket_dir {
@@ -80,7 +81,7 @@ impl Settings {
         self.socket_dir.as_deref()
     }
 
-    /// Returns the options of a context that exports or opens in the socket directory.
+    /// Returns options for a context that uses the chosen socket directory.
     pub(crate) fn context_options(&self) -> ContextOptions {
         match &self.socket_dir {
             Some(directory) => ContextOptions::new().socket_dir(directory),
@@ -96,7 +97,7 @@ impl Settings {
         }
     }
 
-    /// Creates a context on a device given by its name.
+    /// Creates a context on the device with the given name.
     ///
     /// `exchange_timeout` limits how long an exporter may take to reply. `None` uses the library's
     /// default.
@@ -120,8 +121,8 @@ impl Settings {
         exchange_timeout: Option<Duration>,
     ) -> Result<Context> {
         let devices = Device::all();
-        // If this machine lacks the device, use any device: opening the handle then fails with the
-        // best explanation.
+        // If this machine lacks the device, use any device. Opening the handle then fails with a
+        // precise error.
         let device = devices
             .iter()
             .find(|device| device.info().backend == backend && device.info().uuid == uuid)

@@ -1,4 +1,4 @@
-//! Copies between this program and memory of any device.
+//! Copies bytes between this process and memory on any device.
 
 use crate::failure::Result;
 use crate::tuning::COPY_CHUNK_BYTES;
@@ -46,7 +46,7 @@ impl<'a> Transfer<'a> {
         self.memory.len()
     }
 
-    /// Copies bytes out of the memory.
+    /// Copies bytes from the memory, starting at byte `offset`, into `into`.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         match &self.path {
             Path::Direct(bytes) => bytes.read(offset, into)?,
@@ -64,7 +64,7 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Copies bytes into the memory.
+    /// Copies bytes from `from` into the memory, starting at byte `offset`.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         match &self.path {
             Path::Direct(bytes) => bytes.write(offset, from)?,

@@ -107,10 +107,10 @@
 //! [`Capabilities`](crosshandle_types::Capabilities)), never a method that fails unexpectedly.
 //!
 //! # How to add a backend
-//! A new backend is a crate of its own, which starts as a copy of [`noop`]. It has the file names of
-//! the other backends: `device`, `context`, `info`, `memory`, `queue`, `program`, `image`, `native`,
-//! `tuning`. `CONTRIBUTING.md` describes the steps, and lists the files outside the crate that
-//! change.
+//! A new backend is a separate crate, which starts as a copy of [`noop`]. It has the file names of
+//! the other backends: `device`, `context`, `info`, `memory`, `queue`, `program`, `image`,
+//! `native`. `CONTRIBUTING.md` describes the steps, and lists the files outside the crate
+//! that change.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 

@@ -25,8 +25,9 @@ pub trait BackendPrograms {
 
 /// A program that is loaded on a device. Its kernels keep it loaded.
 pub trait BackendProgram: Send + Sync {
-    /// Returns a kernel of the program, or [`Error::NoSymbol`](crosshandle_types::error::Error::NoSymbol) if the
-    /// program has none of that name.
+    /// Returns a kernel of the program, or
+    /// [`Error::NoSymbol`](crosshandle_types::error::Error::NoSymbol) if the program has no kernel
+    /// of that name.
     fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn BackendKernel>>;
 
     /// Returns the address of a variable of the program, and its length in bytes. Fails as

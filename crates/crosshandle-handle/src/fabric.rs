@@ -264,7 +264,9 @@ mod tests {
 
         #[test]
         fn anything_is_read_without_a_panic(bytes: Vec<u8>, text: String) {
-            let _ = FabricHandle::from_bytes(&bytes);
+            if let Ok(handle) = FabricHandle::from_bytes(&bytes) {
+                prop_assert_eq!(&handle.as_bytes()[..], bytes);
+            }
             let _ = text.parse::<FabricHandle>();
             let _ = format!("{PREFIX}{text}").parse::<FabricHandle>();
         }

@@ -40,8 +40,8 @@ impl fmt::Display for HandleKind {
     }
 }
 
-/// Declares the backends. Each has a number, which is part of the wire format and never changes, and
-/// a name.
+/// Declares the backends. Each backend has a name, and a number that is part of the wire format and
+/// never changes.
 macro_rules! backends {
     ($($(#[$doc:meta])* $backend:ident = $code:literal, $name:literal;)*) => {
         /// The driver that an object belongs to. `Display` and `FromStr` use its name, such as

@@ -16,6 +16,5 @@ mod info;
 mod native;
 mod program;
 mod queue;
-mod tuning;
 
 pub use device::HostBackend;

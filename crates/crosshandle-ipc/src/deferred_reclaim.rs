@@ -112,7 +112,23 @@ fn take_closed_among(deferred: &mut VecDeque<Deferred>, most: usize) -> Vec<Defe
 #[cfg(test)]
 mod tests {
     use super::super::liveness::LivenessLocks;
+    use super::super::records::BackendObject;
     use super::*;
+    use crosshandle_types::Access;
+    use crosshandle_types::error::{Error, Result};
+    use std::os::fd::OwnedFd;
+
+    struct BareMemory;
+
+    impl BackendObject for BareMemory {
+        fn len(&self) -> usize {
+            1
+        }
+
+        fn descriptor(&self, _: Access) -> Result<Arc<OwnedFd>> {
+            Err(Error::Stale)
+        }
+    }
 
     const RECORD: u32 = 3;
 
@@ -138,7 +154,8 @@ mod tests {
             return;
         }
         assert!(!is_open(), "it was never given the segment");
-        ledger.note_given(7);
+        let memory: Arc<dyn BackendObject> = Arc::new(BareMemory);
+        ledger.note_given(7, &memory, || None);
         assert!(is_open());
         ledger.mark_hung_up();
         assert!(!is_open(), "it hung up");

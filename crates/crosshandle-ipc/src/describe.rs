@@ -9,9 +9,6 @@ use super::broker::protocol::Refusal;
 use super::chunks::{Catalog, Ledger, Sleeper};
 use super::event_arena::{EventArena, EventArenas};
 use super::records::{Exported, Particulars, Records};
-use super::tuning::{
-    DESCRIBED_AT_ONCE, MAX_COUNT_LOOKS, MAX_LISTED, MAX_LISTED_OPENERS, MAX_LISTED_SIGNALS,
-};
 use crate::platform::Slot;
 use crosshandle_events::{Owner, Unfinished};
 use crosshandle_os::process;
@@ -24,6 +21,24 @@ use crosshandle_types::sync::{HashMap, Mutex};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Number of records that a report reads under the lock on the records, which takes some
+/// microseconds.
+const DESCRIBED_AT_ONCE: u32 = 1024;
+
+/// Maximum number of objects of a kind, of importers, and of waiters of one context that a report
+/// lists. Totals cover the rest.
+const MAX_LISTED: usize = 1000;
+
+/// Maximum number of unfinished signals of one event that a report lists.
+const MAX_LISTED_SIGNALS: usize = 8;
+
+/// Maximum number of importers of one object that a report lists.
+const MAX_LISTED_OPENERS: usize = 16;
+
+/// Maximum number of open counts that are read for a report, which takes 20 ms. Beyond it, the
+/// totals of importers are too low.
+const MAX_COUNT_LOOKS: usize = 1 << 22;
 
 /// The texts by which people identify a context.
 #[derive(Clone, Default, Debug)]

@@ -26,7 +26,6 @@
 //! a whole ([`LivenessLocks::OfProcess`]). Then only one copy of this library may share a file with
 //! other processes.
 
-use super::tuning::RETRY_INTERVAL;
 use crosshandle_os::descriptor_table::{self, PrivateTable};
 use crosshandle_os::fork::{Birth, PerProcess};
 use crosshandle_os::lock::{self, LockKind};
@@ -41,6 +40,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
+
+/// Interval at which the liveness thread and its callers retry after the system was out of memory.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The owner of this copy's liveness locks.
 pub(super) enum LivenessLocks {

@@ -5,7 +5,6 @@ use super::driver::DriverContext;
 use super::event::LevelZeroEvents;
 use super::memory::{LevelZeroPhysical, LevelZeroRange, LevelZeroSegment};
 use super::queue::{self, Drain, QueueCommon};
-use super::tuning::{DEVICE_SEGMENT_BYTES, HOST_SEGMENT_BYTES};
 use crosshandle_hal::{
     BackendContext, BackendEvents, BackendImages, BackendObject, BackendPrograms, BackendQueue,
     BackendRange, BackendSegment, Import, NativeContext,
@@ -14,6 +13,13 @@ use crosshandle_handle::DeviceUuid;
 use crosshandle_types::error::Result;
 use crosshandle_types::{Access, MemoryKind, QueueOrder};
 use std::sync::Arc;
+
+/// Bytes of a segment of device memory that small allocations share.
+const DEVICE_SEGMENT_BYTES: usize = 64 << 20;
+
+/// Bytes of a segment of host memory that small allocations share. The whole segment is pinned when
+/// it is allocated.
+const HOST_SEGMENT_BYTES: usize = 16 << 20;
 
 /// A context on one GPU, which allocates memory, maps it and creates queues.
 pub(super) struct LevelZeroContext {

@@ -202,3 +202,17 @@ impl BackendDevice for Gpu {
         Some(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn memory_of_a_driver_in_software_has_a_note() {
+        let memory = memfd::create_unsealed("ze_sim", 4096).expect("memory");
+        let note = BackendBlob::new(b"a driver's handle");
+        assert!(LevelZeroBackend.owns_descriptor(memory.as_fd(), &note));
+        assert!(!LevelZeroBackend.owns_descriptor(memory.as_fd(), &BackendBlob::NONE));
+    }
+}

@@ -14,7 +14,7 @@
 //! - `queue`: immediate in-order command lists. The first command of a list starts the list's
 //!   thread.
 //! - `native`: the driver's own objects, which programs can access and pass in.
-//! - `tuning`: all times and counts.
+//! - `tuning`: times and counts that several files use.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 

@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut links = Vec::new();
         for _ in 0..count {
             let dialled = Link::connect(address, &context, &options)?;
-            let accepted = listener.accept(Some(LIMIT))?;
+            let accepted = listener.accept_timeout(LIMIT)?;
             // Each link has open memory and an open event, as in real use.
             let there = dialled.open_memory(&memory.handle()?)?;
             let mirror = dialled.open_event(&event.handle()?)?;

@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 array.handle()?,
                 ready.handle()?
             );
-            let link = listener.accept(Some(LIMIT))?;
+            let link = listener.accept_timeout(LIMIT)?;
             ready.wait_value_timeout(1, LIMIT)?;
             let mut elements = vec![0.0; ELEMENTS];
             array.read(0, &mut elements)?;

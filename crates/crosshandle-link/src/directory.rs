@@ -10,33 +10,34 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Maximum size of a file of host names, in bytes. It is enough for some hundred thousand hosts.
+/// Maximum size in bytes of a file with host names. It is enough for several hundred thousand
+/// hosts.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// A file that maps names of hosts to the addresses at which they listen for links. Each line has a
-/// name and one or more addresses, separated by spaces. A `#` starts a comment:
+/// A file that maps host names to the addresses at which the hosts listen for links. Each line has
+/// a name and one or more addresses, separated by spaces. A `#` starts a comment:
 ///
 /// ```text
 /// # The store of the second rack, over either network.
 /// llama  192.0.2.1:7417  198.51.100.1:7417
 /// ```
 ///
-/// The file is read again for each name, so it can be replaced at any time. Replace it with
-/// `rename`, so that no reader sees half of it. The file decides only which address is dialled. The
-/// peer proves its identity in TLS.
+/// Each lookup reads the file again, so it can be replaced at any time. Replace it with `rename`,
+/// so that no reader sees an incomplete file. The file only selects the address to dial. The peer
+/// still proves its identity through TLS.
 #[derive(Clone, Debug)]
 pub struct HostDirectory {
     path: PathBuf,
 }
 
 impl HostDirectory {
-    /// Creates a directory from the path of its file. The file is read when a name is looked up.
+    /// Creates a directory from the path of its file. Does not read the file yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Returns the addresses of a host, in the order of the file, or `None` if the file does not
-    /// name the host.
+    /// Returns the addresses of a host in the order of the file, or `None` if the file does not
+    /// contain the name.
     ///
     /// # Errors
     /// Returns [`Error::Os`] if the file cannot be read, or [`Error::InvalidArgument`] if its
@@ -45,7 +46,7 @@ impl HostDirectory {
         let cannot = "reading the names of hosts";
         let file = OpenOptions::new()
             .read(true)
-            // Without this flag, opening a named pipe would block.
+            // Without this flag, opening a FIFO would block.
             .custom_flags(OFlags::NONBLOCK.bits() as i32)
             .open(&self.path)
             .map_err(Error::os(cannot))?;
@@ -64,11 +65,12 @@ impl HostDirectory {
         find(&text, name).map_err(|why| wrong(&self.path, &why))
     }
 
-    /// Links with a named host. Dials its addresses one after the other until one answers.
+    /// Creates a link to a named host. Dials the host's addresses in turn until one of them works.
     ///
     /// # Errors
-    /// Returns the errors of [`addresses`](Self::addresses) and [`Link::connect`]. Returns
-    /// [`Error::InvalidArgument`] if the file does not name the host.
+    /// Returns the errors from [`addresses`](Self::addresses), and the error from [`Link::connect`]
+    /// for the last address. Returns [`Error::InvalidArgument`] if the file does not contain the
+    /// name.
     pub fn connect(&self, name: &str, context: &Context, options: &LinkOptions) -> Result<Link> {
         let addresses = self.addresses(name)?.ok_or_else(|| {
             let path = self.path.display();
@@ -118,7 +120,7 @@ fn find(text: &str, name: &str) -> Result<Option<Vec<String>>, String> {
     Ok(found)
 }
 
-/// Returns `true` if an address is a host and a port. An IPv6 host must be in brackets.
+/// Returns `true` if an address has the form `host:port`. An IPv6 address must be in brackets.
 fn has_port(address: &str) -> bool {
     address.rsplit_once(':').is_some_and(|(host, port)| {
         let is_bracketed = host.starts_with('[') && host.ends_with(']');
@@ -157,7 +159,7 @@ mod tests {
         let context = Context::new(&Device::find("host").unwrap()).unwrap();
         let options = LinkOptions::new(Identity::Token(Token::generate().unwrap())).data(Data::Tls);
         let listener = Listener::bind("127.0.0.1:0", &context, &options).unwrap();
-        // No socket listens at the first address, because its port was free a moment ago.
+        // No socket listens at the first address, because this listener is closed at once.
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let free = closed.local_addr().unwrap();
         drop(closed);

@@ -4,55 +4,58 @@ use crosshandle::adapter_support;
 use std::fmt;
 use std::sync::Arc;
 
-/// The result of a fallible call of this crate.
+/// The result of a fallible call to this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of a link. The text says what went wrong and what to do about it.
+/// An error from a link. Its text says what went wrong and what to do about it.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An error of this host's own memory, events or arguments.
+    /// An error that concerns local memory, local events or local arguments.
     #[error(transparent)]
     Local(#[from] crosshandle::Error),
 
-    /// The remote host refused a request. It could not open the handle, or does not allow the
-    /// access.
-    #[error("the remote host refuses: {0}")]
+    /// The remote host rejected a request, because it could not open the handle or does not permit
+    /// the access.
+    #[error("the remote host rejected the request: {0}")]
     Refused(Arc<str>),
 
-    /// The link has ended: the remote host was silent for the keep-alive time, or one side closed
-    /// the link. Objects that were opened over the link can no longer be used. Make a new link, and
-    /// open the objects again.
+    /// The link has ended, because one side closed it or the remote host sent nothing during the
+    /// keep-alive time. Objects that were opened over the link can no longer be used. Create a new
+    /// link, and open the objects again.
     #[error("the link to {peer} has ended: {why}; link again and reopen its objects")]
     Ended {
-        /// The address of the remote host, as it was dialled or as the host connected.
+        /// The address of the remote host: the dialled address, or the address from which the host
+        /// connected.
         peer: Arc<str>,
         /// The reason.
         why: Arc<str>,
     },
 
-    /// The peer cannot prove that it may link, or uses another protocol.
+    /// No link was created, because the peer cannot prove that it may link or uses another
+    /// protocol.
     #[error("no link to {peer}: {why}")]
     NotAdmitted {
-        /// The address of the remote host, as it was dialled or as the host connected.
+        /// The address of the remote host: the dialled address, or the address from which the host
+        /// connected.
         peer: Arc<str>,
         /// The reason.
         why: Arc<str>,
     },
 
-    /// The remote host sent data that breaks the protocol.
-    #[error("the remote host breaks the protocol: {0}")]
+    /// The remote host sent data that violates the protocol.
+    #[error("the remote host violates the protocol: {0}")]
     Protocol(&'static str),
 
-    /// Memory that was opened for reading only cannot be written.
-    #[error("this memory was opened for reading only")]
+    /// The program tried to write to memory that was opened read-only.
+    #[error("this memory was opened read-only")]
     ReadOnly,
 
-    /// An argument is not allowed.
+    /// An argument has a value that is not allowed.
     #[error("{0}")]
     InvalidArgument(Arc<str>),
 
-    /// The time limit passed.
+    /// A time limit passed. The text says what the call waited for.
     #[error("timed out {0}")]
     TimedOut(&'static str),
 
@@ -64,28 +67,29 @@ pub enum Error {
     #[error("{0}")]
     NoUcx(Arc<str>),
 
-    /// UCX refused a call.
+    /// A call to UCX failed.
     #[error("{call}: {text} (UCX's code {code})")]
     Ucx {
         /// The UCX function that failed.
         call: &'static str,
         /// UCX's error code.
         code: i32,
-        /// UCX's text for the error.
+        /// UCX's description of the error.
         text: Arc<str>,
     },
 
-    /// The operating system refused a call.
+    /// A system call failed.
     #[error("{operation}: {source}")]
     Os {
-        /// The operation that failed.
+        /// A description of the operation that failed.
         operation: &'static str,
-        /// The operating system's error.
+        /// The error from the operating system.
         source: Arc<std::io::Error>,
     },
 }
 
-/// Prints the text, because Rust prints this form of an error that `main` returns.
+/// Formats the same text as `Display`, because Rust prints the `Debug` form of an error that `main`
+/// returns.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         adapter_support::write_escaped(f, &self.to_string())
@@ -93,7 +97,7 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// Returns `true` if the remote host is gone: it ended, closed the link, or was silent for too
+    /// Returns `true` if the remote process has ended, has closed the link, or sent nothing for too
     /// long.
     pub fn is_peer_dead(&self) -> bool {
         match self {
@@ -112,7 +116,8 @@ impl Error {
         }
     }
 
-    /// Returns `true` if UCX refuses the request itself, so that a new endpoint would not help.
+    /// Returns `true` if UCX rejects the request itself, so that a retry over a new endpoint would
+    /// fail too.
     pub(crate) fn is_definitive(&self) -> bool {
         let Self::Ucx { code, .. } = self else {
             return false;

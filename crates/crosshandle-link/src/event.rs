@@ -1,33 +1,32 @@
-//! Events of the remote host.
+//! Events on the remote host, and their local mirrors.
 
 use crate::control::message::{Failure, Message};
 use crate::error::{Error, Result};
-use crate::link::question::{Answer, Question};
+use crate::link::request::{PendingRequest, Reply};
 use crate::link::session::Session;
-use crate::link::{Inner, Link, close_object};
+use crate::link::{Link, LinkCore, close_object};
 use crosshandle::{Command, Event, EventHandle};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Maximum number of signals by which a mirror advances in one step.
+/// Maximum number of signals by which a mirror advances in one step. Events have this limit.
 const MAX_STEP: u64 = 1 << 29;
 
-/// An event of the remote host.
+/// An event on the remote host.
 ///
-/// The [mirror](Self::mirror) is an ordinary event of this host. It advances with the remote host's
-/// event, and its signals have the same numbers. Any process of this host can wait for the mirror
-/// as for any event, but must not signal it. [`signal`](Self::signal) signals the remote host's
-/// event, which gives the signal its number.
+/// Its [mirror](Self::mirror) is an ordinary local event, which advances with the remote event. The
+/// signals of both events have the same numbers. Any process on this host can wait for the mirror
+/// like for any event, but must not signal it. [`signal`](Self::signal) signals the remote event.
 ///
-/// Pending waits for the mirror fail with [`PeerDied`](crosshandle::Error::PeerDied) when the link
-/// ends or the last clone of this object is dropped.
+/// When the link ends or the last clone of this object is dropped, pending waits for the mirror
+/// fail with [`PeerDied`](crosshandle::Error::PeerDied).
 #[derive(Clone)]
 pub struct RemoteEvent {
     opened: Arc<Opened>,
 }
 
 struct Opened {
-    link: Arc<Inner>,
+    link: Arc<LinkCore>,
     id: u32,
     mirror: Arc<Mirror>,
 }
@@ -47,15 +46,16 @@ impl Drop for Opened {
     }
 }
 
-/// The event of this host that follows an event of the remote host.
+/// The local event that follows a remote event.
 pub(crate) struct Mirror {
     event: Event,
-    /// Whether the mirror was abandoned, and no longer advances. Locked while it advances.
+    /// Whether the mirror was abandoned, so that it no longer advances. The lock is held while the
+    /// mirror advances.
     is_abandoned: Mutex<bool>,
 }
 
 impl Mirror {
-    /// Advances to the state that the remote host's event had when it was opened.
+    /// Advances the mirror to the state that the remote event had when it was opened.
     pub(crate) fn begin(&self, completed: u64, failures: &[Failure<'_>]) {
         for failure in failures {
             self.fail(failure);
@@ -63,8 +63,8 @@ impl Mirror {
         self.reach(completed);
     }
 
-    /// Advances to `number`. The signal with this number and all earlier signals must have
-    /// finished.
+    /// Advances the mirror to signal `number`. In the remote event, this signal and all earlier
+    /// signals have completed or failed.
     pub(crate) fn reach(&self, number: u64) {
         let is_abandoned = self.is_abandoned.lock();
         if *is_abandoned.unwrap_or_else(PoisonError::into_inner) {
@@ -83,15 +83,16 @@ impl Mirror {
             if submitted >= number {
                 return;
             }
-            // Signalling fails only if the program signals the mirror itself, or if the number
-            // exceeds the maximum of an event.
+            // Signalling fails only if the program has signalled the mirror itself, or if the
+            // number exceeds the maximum for events.
             if !to(number.min(submitted + MAX_STEP)) && self.event.submitted() <= submitted {
                 return;
             }
         }
     }
 
-    /// Advances past consecutive failed signals. The mirror's signals with these numbers fail too.
+    /// Advances the mirror past consecutive failed signals. The mirror's signals with the same
+    /// numbers fail too.
     pub(crate) fn fail(&self, failure: &Failure<'_>) {
         let Failure { first, count, why } = *failure;
         let before = first.saturating_sub(1);
@@ -104,7 +105,7 @@ impl Mirror {
         self.step_to(last, |step| self.event.fail_value(step, why).is_ok());
     }
 
-    /// Abandons the mirror: it gets no further signals.
+    /// Abandons the mirror. It gets no further signals, and pending waits for it fail.
     pub(crate) fn abandon(&self) {
         let is_abandoned = self.is_abandoned.lock();
         let mut is_abandoned = is_abandoned.unwrap_or_else(PoisonError::into_inner);
@@ -115,8 +116,8 @@ impl Mirror {
 }
 
 impl Session {
-    /// Calls `action` with the mirror of an event. Does nothing if this side has closed the mirror,
-    /// because the peer may not know that yet.
+    /// Calls `action` with the mirror of the remote event `id`. Does nothing if this side has
+    /// already closed that event, which the peer may not know yet.
     pub(crate) fn with_mirror(&self, id: u32, action: impl FnOnce(&Mirror)) {
         let mirror = self.state().mirrors.get(&id).cloned();
         if let Some(mirror) = mirror.and_then(|mirror| mirror.upgrade()) {
@@ -125,22 +126,23 @@ impl Session {
     }
 }
 
-/// A signal on its way to the remote host.
+/// A signal that was sent to the remote host, and whose reply has not been awaited yet.
 #[must_use = "the number can be waited for"]
-pub struct PendingSignal(Arc<Question>);
+pub struct PendingSignal(Arc<PendingRequest>);
 
 impl PendingSignal {
-    pub(crate) fn new(question: Arc<Question>) -> Self {
-        Self(question)
+    pub(crate) fn new(pending: Arc<PendingRequest>) -> Self {
+        Self(pending)
     }
 
-    /// Waits until the remote host has signalled the event, and returns the signal's number.
+    /// Waits until the remote host has signalled the remote event, and returns the signal's number.
     ///
     /// # Errors
-    /// Returns [`Error::Refused`] with the remote host's error, or [`Error::Ended`].
+    /// Returns [`Error::Refused`] if the remote host could not signal the event, or
+    /// [`Error::Ended`] if the link has ended.
     pub fn wait(self) -> Result<u64> {
         match self.0.wait()? {
-            Answer::Done(number) => Ok(number),
+            Reply::Done(number) => Ok(number),
             _ => Err(Error::Protocol("its reply does not match the request")),
         }
     }
@@ -161,12 +163,12 @@ impl RemoteEvent {
             event,
             is_abandoned: Mutex::new(false),
         });
-        let question = session.ask_for(Some(Arc::clone(&mirror)), |request| Message::Open {
+        let pending = session.ask_for(Some(Arc::clone(&mirror)), |request| Message::Open {
             request,
             read_only: false,
             handle: handle.as_bytes(),
         })?;
-        let Answer::Event { id, .. } = question.wait()? else {
+        let Reply::Event { id, .. } = pending.wait()? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         Ok(Self {
@@ -178,7 +180,7 @@ impl RemoteEvent {
         })
     }
 
-    pub(crate) fn link(&self) -> &Arc<Inner> {
+    pub(crate) fn link(&self) -> &Arc<LinkCore> {
         &self.opened.link
     }
 
@@ -186,37 +188,38 @@ impl RemoteEvent {
         self.opened.id
     }
 
-    /// Returns the event of this host that follows the remote host's event. Other processes of this
-    /// host can open its handle.
+    /// Returns the local event that follows the remote event. Other processes on this host can open
+    /// its handle.
     pub fn mirror(&self) -> &Event {
         &self.opened.mirror.event
     }
 
-    /// Signals the remote host's event, and returns the signal's number. Waits for the reply.
+    /// Signals the remote event, waits for the reply, and returns the signal's number.
     ///
     /// # Errors
-    /// Returns [`Error::Refused`] with the remote host's error, or [`Error::Ended`].
+    /// Returns [`Error::Refused`] if the remote host could not signal the event, or
+    /// [`Error::Ended`] if the link has ended.
     pub fn signal(&self) -> Result<u64> {
         self.start_signal()?.wait()
     }
 
-    /// Signals the remote host's event, without waiting for the signal's number. A process that
-    /// sees the signal also sees the bytes of every [write](crate::RemoteMemory::write) that
-    /// returned before this call.
+    /// Signals the remote event without waiting for the reply. A process that has seen the signal
+    /// also sees the bytes of each [write](crate::RemoteMemory::write) that had returned before
+    /// this call.
     ///
     /// # Errors
-    /// Returns [`Error::Ended`].
+    /// Returns [`Error::Ended`] if the link has ended.
     pub fn start_signal(&self) -> Result<PendingSignal> {
         let id = self.opened.id;
-        let question = self
+        let pending = self
             .opened
             .session()
             .ask(|request| Message::Signal { request, id })?;
-        Ok(PendingSignal(question))
+        Ok(PendingSignal(pending))
     }
 
-    /// Makes a command that signals the remote host's event. Like any command, it runs in the order
-    /// of its queue, and can wait for events.
+    /// Creates a command that signals the remote event. Like any command, it runs in the order of
+    /// its queue, and can wait for events.
     pub fn signal_command(&self) -> Command {
         let this = self.clone();
         Command::call(move || this.signal().map(drop))

@@ -1,31 +1,32 @@
-//! Links between hosts: a process opens handles that were made on another machine.
+//! Links between hosts, through which a process opens handles that were created on another machine.
 //!
-//! Processes of one host share memory and events. Memory of another host cannot be shared or
-//! mapped, so it is read, written and copied over a [`Link`], which connects two hosts. A process
-//! uses the link to open handles of the remote host. Memory is opened as a [`RemoteMemory`]. An
-//! event is opened as a [`RemoteEvent`], whose mirror is an ordinary local event that any thread
-//! can wait for. The bytes travel over UCX, which is loaded at run time, or over TLS.
+//! Processes on one host share memory and events. Memory on another host cannot be shared or
+//! mapped. Instead, a program reads, writes and copies it over a [`Link`] between the two hosts.
+//! The program opens handles from the remote host through the link. Memory opens as a
+//! [`RemoteMemory`]. An event opens as a [`RemoteEvent`]. Its mirror is an ordinary local event
+//! that any thread can wait for. The bytes travel over UCX, which is loaded at run time, or over
+//! TLS.
 //!
 //! ```no_run
 //! use crosshandle::{Context, Device};
 //! use crosshandle_link::{Identity, Link, LinkOptions, Listener, Token};
 //!
 //! # fn owner(token: Token) -> Result<(), Box<dyn std::error::Error>> {
-//! // A process of the host that has the objects.
+//! // A process on the host that has the objects.
 //! let context = Context::new(&Device::find("host")?)?;
 //! let memory = context.allocate(1 << 20)?;
 //! let ready = context.create_event()?;
 //! println!("{} {}", memory.handle()?, ready.handle()?);
 //! let options = LinkOptions::new(Identity::Token(token)).interface("eth0");
 //! let listener = Listener::bind("192.0.2.1:7417", &context, &options)?;
-//! let link = listener.accept(None)?;
+//! let link = listener.accept();
 //! ready.wait_value(1)?;
 //! # drop(link);
 //! # Ok(())
 //! # }
 //!
 //! # fn user(token: Token, memory: &str, ready: &str) -> Result<(), Box<dyn std::error::Error>> {
-//! // A process of another host. It has the same token, and the two handles as text.
+//! // A process on another host. It has the same token, and the two handles as text.
 //! let context = Context::new(&Device::find("host")?)?;
 //! let options = LinkOptions::new(Identity::Token(token)).interface("eth0");
 //! let link = Link::connect("192.0.2.1:7417", &context, &options)?;
@@ -38,7 +39,7 @@
 //! # }
 //! ```
 //!
-//! `docs/hosts.md` describes the protocol, the attacks that a link withstands, and its speed.
+//! `docs/hosts.md` describes the protocol, the attacks that links prevent, and measurements.
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -62,8 +63,8 @@ mod ucx;
 mod wait;
 mod wire;
 
-/// The UCX calls of a link, for the benchmark that compares a link with plain UCX. Programs must
-/// not rely on this module.
+/// The UCX calls that a link makes, for a benchmark that compares links with plain UCX. Programs
+/// must not use this module.
 #[doc(hidden)]
 pub mod bare {
     pub use crate::ucx::worker::{Registration, RemoteKey, Request, Settings, Worker};

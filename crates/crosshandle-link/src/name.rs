@@ -1,16 +1,16 @@
-//! Named objects of the remote host's holder.
+//! Named objects that the holder on the remote host keeps.
 
 use crate::memory::RemoteMemory;
 
-/// A named object of the remote host's holder: parts of memory, opened for reading.
+/// A named object that the holder on the remote host keeps. All of its parts are opened read-only.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RemoteName {
-    /// The name.
+    /// The name of the object.
     pub name: String,
-    /// The version of the object, counted from 1.
+    /// The version of the object. The first version is 1.
     pub version: u64,
-    /// The parts of the object.
+    /// The parts of the object, each with its own memory.
     pub parts: Vec<RemotePart>,
 }
 
@@ -18,16 +18,16 @@ pub struct RemoteName {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RemotePart {
-    /// The purpose of the part, as set by the process that handed it to the holder.
+    /// The purpose of the part. The process that handed the part over to the holder has set it.
     pub role: String,
-    /// The device of the remote host that has the part.
+    /// The name of the remote device that contains the part.
     pub device: String,
-    /// The memory of the part.
+    /// The memory that contains the part.
     pub memory: RemoteMemory,
 }
 
 impl RemoteName {
-    /// Returns the part with this role.
+    /// Returns the first part whose role is `role`, or `None` if there is none.
     pub fn part(&self, role: &str) -> Option<&RemotePart> {
         self.parts.iter().find(|part| part.role == role)
     }

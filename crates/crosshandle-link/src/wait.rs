@@ -1,10 +1,10 @@
-//! Waits on condition variables with a deadline. Poisoned locks are used as if they were not.
+//! Waits on condition variables with a deadline. The poisoning of locks is ignored.
 
 use crosshandle::adapter_support::Deadline;
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Waits for a notification, at most until `deadline`. May return without a notification.
+/// Waits for a notification, at most until `deadline`. May return early without a notification.
 pub(crate) fn wait_until<'a, T>(
     condvar: &Condvar,
     guard: MutexGuard<'a, T>,

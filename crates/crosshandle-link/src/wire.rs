@@ -1,9 +1,9 @@
-//! Encoding of messages: one declaration makes the type, the encoder and the decoder. Numbers are
-//! little-endian, and fields follow each other without padding.
+//! A macro that declares messages. One declaration generates the type, the encoder and the decoder.
+//! Numbers are little-endian, and there is no padding between fields.
 
-/// Declares an enumeration of messages. On the wire, a message is the number of its kind (1 byte)
-/// and its fields, in the order of the declaration. A field's [`Format`] is its type, unless `as`
-/// names another one.
+/// Declares an enumeration of messages. An encoded message consists of its kind as a number (1
+/// byte) and its fields, in the order of the declaration. A field is encoded in the [`Format`] of
+/// its type, unless `as` names another format.
 macro_rules! messages {
     (
         $(#[$about:meta])*
@@ -30,7 +30,7 @@ macro_rules! messages {
         }
 
         impl $(<$life>)? $name $(<$life>)? {
-            /// Appends the message's bytes.
+            /// Appends the encoded message to `to`.
             fn write(&self, to: &mut Vec<u8>) {
                 use $crate::wire::{Format, messages};
                 match self {
@@ -43,7 +43,7 @@ macro_rules! messages {
                 }
             }
 
-            /// Decodes a whole message.
+            /// Decodes a message. Fails unless it uses all bytes.
             fn read(bytes: &$($life)? [u8]) -> Result<Self, &'static str> {
                 use $crate::wire::{Fields, Format, messages};
                 let fields = &mut Fields(bytes);
@@ -69,11 +69,11 @@ macro_rules! messages {
 }
 pub(crate) use messages;
 
-/// The bytes of a message that have not been read yet.
+/// The bytes of a message that have not been decoded yet.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// Reads a field whose format is its type.
+    /// Decodes the next field, in the format of its type.
     pub(crate) fn next<T: Format<'a>>(&mut self) -> Result<T, &'static str> {
         T::read(self)
     }
@@ -89,12 +89,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A format in which values of type `T` are written and read.
+/// A format in which values of type `T` are encoded.
 pub(crate) trait Format<'a, T = Self>: Sized {
-    /// Appends the value's bytes.
+    /// Appends the encoded value to `to`.
     fn write(value: &T, to: &mut Vec<u8>);
 
-    /// Reads a value, and takes its bytes out of `fields`.
+    /// Decodes a value, and removes its bytes from `fields`.
     fn read(fields: &mut Fields<'a>) -> Result<T, &'static str>;
 }
 
@@ -150,8 +150,8 @@ impl<'a, const N: usize> Format<'a> for &'a [u8; N] {
     }
 }
 
-/// The format of the last field of a message, which takes the rest of the bytes, at most `MAX`. A
-/// longer text is cut off when it is written.
+/// The format of a message's last field, which consists of all remaining bytes, at most `MAX`. A
+/// text that is longer is truncated when it is encoded.
 pub(crate) struct Rest<const MAX: usize>;
 
 impl<'a, const MAX: usize> Format<'a, &'a [u8]> for Rest<MAX> {

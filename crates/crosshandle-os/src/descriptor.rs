@@ -4,6 +4,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{self, AtFlags, FileType, StatxFlags};
 use rustix::io::{self, Errno, FdFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -78,13 +79,27 @@ pub fn handed_by_service_manager() -> Option<OwnedFd> {
     if !is_ours || IS_TAKEN.swap(true, Ordering::Relaxed) {
         return None;
     }
-    // SAFETY: the service manager says that it opened the descriptor for this process. The borrow
-    // is used for one system call, which fails if the descriptor is not open.
-    let given = unsafe { BorrowedFd::borrow_raw(FIRST) };
-    close_on_exec(given).ok()?;
+    // SAFETY: the call touches no memory, and fails if the descriptor is not open.
+    if unsafe { libc::fcntl(FIRST, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return None;
+    }
     // SAFETY: the descriptor is open, as the call before has shown. `IS_TAKEN` ensures that it is
     // taken only once, and nothing else in this process owns it.
     Some(unsafe { OwnedFd::from_raw_fd(FIRST) })
+}
+
+/// Returns the device and inode numbers of the file behind a descriptor, or `None` if the
+/// descriptor is not open.
+pub fn identity_of(number: RawFd) -> Option<(u64, u64)> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the result is written to a live place of its type. The call fails if the descriptor
+    // is not open.
+    if unsafe { libc::fstat(number, status.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded, so it has written the result.
+    let status = unsafe { status.assume_init() };
+    Some((status.st_dev, status.st_ino))
 }
 
 /// Marks a descriptor that a driver made as close-on-exec.

@@ -1,7 +1,7 @@
-//! Bundles: the bytes that carry arrays to other processes.
+//! Bundles: encoded arrays, and the structure that contains them, for other processes.
 //!
-//! The library defines their format (`crosshandle::handle::bundle`), and `crosshandle/_trees.py`
-//! defines the grammar of their structure.
+//! `crosshandle::handle::bundle` defines the format of a bundle. `crosshandle/_trees.py` defines
+//! the grammar of the structure.
 
 use crate::array::{Array, Dtype, Layout, Ready, Signal};
 use crate::context::{Context, default_context};
@@ -25,15 +25,15 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// Packs arrays, and the structure that arranges them, into bytes.
+/// Encodes arrays, and the structure that contains them (such as a dict of lists), as bytes.
 ///
-/// With `read_only`, other processes can only open the arrays read-only. `event` is the handle of
-/// an event and the number of the signal after which all arrays are ready. Without `event`, each
-/// array keeps its own signals.
+/// With `read_only`, other processes can only open the arrays read-only. `event` is an event handle
+/// and a signal number. All arrays are ready after that signal. Without `event`, each array keeps
+/// the signals that it already waits for.
 ///
-/// If the table of the arrays is too long for the bytes, this function puts it into new memory of
-/// `context`, and returns that memory as the second result. The caller must keep the memory as long
-/// as other processes may unpack the bytes.
+/// If the list of arrays is too long to send inline, this function puts it into newly allocated
+/// shared memory (the *table*), and returns that memory as the second result. The caller must keep
+/// the memory as long as other processes may unpack the bytes.
 #[pyfunction]
 #[pyo3(signature = (context, structure, arrays, read_only, *, event = None))]
 pub(crate) fn pack_shared<'py>(
@@ -45,7 +45,7 @@ pub(crate) fn pack_shared<'py>(
     event: Option<(PyRef<'py, EventHandle>, u64)>,
 ) -> PyResult<(Bound<'py, PyBytes>, Option<Memory>)> {
     let bundle = gather(structure, arrays, read_only, event)?;
-    // A program that repeatedly shares the same arrays reuses one table.
+    // If the program shares the same arrays repeatedly, all of these bundles use one table.
     if let Some((bytes, table)) = recent_table(&bundle) {
         return Ok((PyBytes::new(py, &bytes), Some(Memory::of(table))));
     }
@@ -68,21 +68,23 @@ pub(crate) fn pack_shared<'py>(
     Ok((sent, Some(table)))
 }
 
-/// A bundle that this process has packed and whose table is in shared memory.
+/// A bundle that this process has packed, and that has a table in shared memory.
 struct Recent {
     bundle: Bundle,
     bytes: Vec<u8>,
     table: Weak<SharedMemory>,
-    /// The process that packed the bundle. A forked child cannot share its parent's table.
+    /// The id of the process that packed the bundle. A forked child cannot share its parent's
+    /// table.
     process: u32,
 }
 
-/// The latest bundles whose tables are in shared memory, newest first. A program that alternates
-/// between more than [`MAX_RECENT`] trees makes a new table each time.
+/// The latest bundles that have a table in shared memory, newest first. If a program alternates
+/// between more than [`MAX_RECENT`] trees, it creates a new table each time.
 static RECENT: Mutex<VecDeque<Recent>> = Mutex::new(VecDeque::new());
 const MAX_RECENT: usize = 8;
 
-/// Returns the bytes and the table of an equal bundle, if that table still exists.
+/// Searches [`RECENT`] for a bundle that is equal to `bundle` and was packed by this process.
+/// Returns its encoded bytes and its table, if the table still exists.
 fn recent_table(bundle: &Bundle) -> Option<(Vec<u8>, Arc<SharedMemory>)> {
     let recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
@@ -92,8 +94,9 @@ fn recent_table(bundle: &Bundle) -> Option<(Vec<u8>, Arc<SharedMemory>)> {
     equal.find_map(|recent| Some((recent.bytes.clone(), recent.table.upgrade()?)))
 }
 
-/// Unpacks a bundle and opens its memory, in `context` or in the default context of each array's
-/// device. Returns the structure and the arrays.
+/// Decodes a bundle and opens its arrays' memory. Without `context`, the memory is opened in the
+/// default context for each array's device. Returns the structure and the arrays. `timeout` is the
+/// maximum number of seconds of each wait for another process.
 #[pyfunction]
 #[pyo3(signature = (context, data, *, writable = true, timeout = None))]
 pub(crate) fn unpack<'py>(
@@ -134,7 +137,9 @@ pub(crate) fn unpack<'py>(
                 (context.get().nothing(py)?, read_only)
             }
             _ => (
-                opened.next().expect("one for each array with elements"),
+                opened
+                    .next()
+                    .expect("one memory was opened for each array with elements"),
                 false,
             ),
         };
@@ -157,8 +162,9 @@ pub(crate) fn unpack<'py>(
     Ok((bundle.structure, arrays))
 }
 
-/// Opens each event of a bundle once, in the context of the first array. The result is `None` for
-/// an event that no longer exists, if its signal had completed.
+/// Opens each event in a bundle once, in the first array's context. Returns one entry per signal.
+/// The entry is `None` if the event no longer exists but the signal had completed before the bundle
+/// was packed.
 fn open_signals<'py>(
     py: Python<'py>,
     bundle: &Bundle,
@@ -194,13 +200,14 @@ fn open_signals<'py>(
     Ok(signals)
 }
 
-/// The memory and the byte range of an array, and its signals: their indexes in the bundle, and the
-/// opened signals.
+/// An array's memory, its byte range in that memory, the indexes of its signals in the bundle, and
+/// the opened signals.
 type Wait = (Arc<SharedMemory>, Range<usize>, Vec<u32>, Ready);
 
-/// Records in each memory when the arrays' bytes are ready. All views of these bytes then wait.
+/// Records with each memory the signals after which the arrays' bytes are ready. Each view of these
+/// bytes then waits for the signals too.
 fn note_arrivals(waits: Vec<Wait>) {
-    // If all arrays wait for the same signals, as is usual, one record for each memory is enough.
+    // Usually, all arrays wait for the same signals. Then one record for each memory is enough.
     let is_one = waits.windows(2).all(|pair| pair[0].2 == pair[1].2);
     let mut noted = HashSet::new();
     for (memory, bytes, _, ready) in waits {
@@ -212,15 +219,15 @@ fn note_arrivals(waits: Vec<Wait>) {
     }
 }
 
-/// Handles that are opened together.
+/// Handles that are opened in one call, because they have the same context and access.
 struct Group<'py> {
     context: Bound<'py, Context>,
     writable: bool,
     handles: Vec<MemoryHandle>,
 }
 
-/// Opens the memory of a bundle's arrays, with one call for each context. Returns the memory of
-/// each array.
+/// Opens the memory of a bundle's arrays, with one call for each context and access. Returns the
+/// memory of each array, in the order of the arrays.
 fn open_all<'a, 'py>(
     py: Python<'py>,
     arrays: impl Iterator<Item = &'a BundledArray>,
@@ -229,7 +236,7 @@ fn open_all<'a, 'py>(
     context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
 ) -> PyResult<Vec<Arc<SharedMemory>>> {
     let mut groups: Vec<Group<'py>> = Vec::new();
-    // For each handle and access: the index of its group, and its index in the group.
+    // Maps a handle and its access to the index of its group, and the handle's index in the group.
     let mut known: HashMap<([u8; HANDLE_SIZE], bool), (usize, usize)> = HashMap::new();
     let mut places = Vec::new();
     let mut before: Option<(&'a BundledArray, (usize, usize))> = None;
@@ -238,7 +245,7 @@ fn open_all<'a, 'py>(
         let is_same = |(other, _): &(&BundledArray, _)| {
             other.handle == array.handle && other.read_only == array.read_only
         };
-        // Tensors in one allocation are usually adjacent.
+        // Tensors in the same allocation are usually neighbours in the list.
         let place = match before.filter(is_same) {
             Some((_, place)) => place,
             None => match known.entry((*array.handle.as_bytes(), may_write)) {
@@ -264,7 +271,7 @@ fn open_all<'a, 'py>(
     Ok(places.into_iter().map(memory).collect())
 }
 
-/// Adds a handle to the group of its context and access. Returns the index of the group, and the
+/// Adds a handle to the group for its context and access. Returns the index of the group, and the
 /// handle's index in the group.
 fn add<'py>(
     groups: &mut Vec<Group<'py>>,
@@ -285,11 +292,12 @@ fn add<'py>(
     (place, groups[place].handles.len() - 1)
 }
 
-/// The default contexts that `context_of` has found, in the order of their first use.
+/// A cache of the default contexts that `context_of` has found, in the order of their first use.
 type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
 static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(Mutex::default);
 
-/// Drops the cached default contexts, so that they can end before the interpreter exits.
+/// Drops the cached default contexts, so that they can be destroyed before the interpreter exits.
+/// From then on, events that other processes created stay open until this process ends.
 #[pyfunction]
 pub(crate) fn forget_contexts() {
     leave_events_open();
@@ -363,7 +371,7 @@ fn gather(
     })
 }
 
-/// The signals of a bundle, each stored once.
+/// The signals in a bundle, without duplicates.
 #[derive(Default)]
 struct Signals {
     all: Vec<ReadyEvent>,
@@ -371,8 +379,8 @@ struct Signals {
 }
 
 impl Signals {
-    /// Returns the indexes of signals in the list, in ascending order. Adds new signals to the
-    /// list.
+    /// Returns the indexes that signals have in the bundle, in ascending order. Adds signals that
+    /// the bundle does not contain yet.
     fn indexes(&mut self, signals: Vec<ReadyEvent>) -> Vec<u32> {
         let index = |signal: ReadyEvent| {
             *self.known.entry(signal).or_insert_with(|| {
@@ -417,7 +425,7 @@ fn layout_of(layout: bundle::Layout) -> PyResult<Layout> {
                 "the bundle has elements of an unknown type ({code}, {bits} bits)"
             ))
         })?,
-        // The text is parsed when a NumPy array is requested.
+        // The text is parsed only when the program requests a NumPy array.
         ElementType::Described { bytes, text } => Dtype::described(text, bytes),
     };
     let too_large =

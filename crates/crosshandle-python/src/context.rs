@@ -21,16 +21,16 @@ use pyo3::sync::PyOnceLock;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-/// A process's connection to one device. It creates objects that the process shares, and opens
-/// objects of other processes.
+/// A process's connection to one device. It creates memory, events and queues, and opens memory and
+/// events from other processes.
 ///
-/// Memory and events belong to a context and keep it alive. Any thread may use a context. With
-/// `pooling=False`, each allocation has its own segment, so a process that opens one allocation
-/// cannot access another. `overcommit=True` allows allocations of host memory that are larger than
-/// the machine's free memory, for programs that use only a part of an allocation. `socket_dir` is
-/// the directory in which processes find each other. Its default comes from the environment, see
-/// the README. `exchange_timeout` is the maximum number of seconds that opening waits for an
-/// exporter.
+/// Memory and events keep their context alive. Any thread may use a context. With `pooling=False`,
+/// each allocation gets its own segment, so a process that opens one allocation cannot access
+/// another. `overcommit=True` allows host allocations larger than the machine's free memory, for
+/// programs that use only a part of an allocation. `socket_dir` is the directory in which processes
+/// find each other. Its default comes from the environment (see the README). `exchange_timeout` is
+/// the maximum number of seconds that an open call waits for the exporter. After that time the call
+/// raises `TimedOutError`.
 ///
 /// >>> context = crosshandle.Context("host", name="trainer")
 /// >>> memory, ready = context.allocate(4096), context.event(name="ready")
@@ -45,7 +45,7 @@ use std::sync::{Arc, OnceLock};
 /// >>> context.memory_handle_at(memory.address) == memory.handle()
 /// True
 ///
-/// Physical memory is mapped into reserved addresses:
+/// A program can also create physical memory, and map it at addresses that it has reserved:
 ///
 /// >>> context.trim()
 /// >>> size = context.device.granularity
@@ -54,7 +54,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Context(
     pub(crate) crosshandle::Context,
     pub(crate) Wholes,
-    /// Memory that all empty arrays from other processes and libraries share.
+    /// Placeholder memory for empty arrays that come from other processes and libraries.
     OnceLock<Arc<SharedMemory>>,
 );
 
@@ -98,12 +98,12 @@ impl Context {
         Device(self.0.device().clone())
     }
 
-    /// Allocates `nbytes` bytes of memory that can be shared. The memory is not initialized.
+    /// Allocates `nbytes` bytes of uninitialized memory that other processes can open.
     ///
-    /// `align` is a power of two. With `populate`, all pages of host memory are allocated now, so
-    /// that a lack of memory raises an exception here instead of killing the process later. With
-    /// `overcommit`, host memory may be larger than the machine's free memory. Raises
-    /// `OutOfMemoryError`.
+    /// `align` is the alignment in bytes, a power of two. With `populate`, the kernel provides all
+    /// pages of host memory now. A lack of memory then raises an exception here, instead of killing
+    /// the process on a later write. With `overcommit`, a host allocation may be larger than the
+    /// machine's free memory. Raises `OutOfMemoryError` if there is too little memory.
     #[pyo3(signature = (nbytes, *, name = None, align = None, populate = false, overcommit = false))]
     fn allocate(
         &self,
@@ -127,11 +127,12 @@ impl Context {
         Ok(Memory::allocated(memory, self.0.clone()))
     }
 
-    /// Opens memory that another process has exported, without a copy.
+    /// Opens another process's memory without copying it.
     ///
     /// `handle` is a `MemoryHandle`, its bytes or its text. For a read-only handle, pass
-    /// `writable=False`. `timeout` is the maximum number of seconds to wait for the exporter. The
-    /// context's `exchange_timeout` applies if it is shorter.
+    /// `writable=False`. `timeout` is the maximum number of seconds to wait for the exporter. If
+    /// the context's `exchange_timeout` is shorter, it applies instead. After the timeout, this
+    /// method raises `TimedOutError`. Ctrl-C interrupts the wait.
     #[pyo3(signature = (handle, *, writable = true, timeout = None))]
     fn open_memory(
         &self,
@@ -145,8 +146,9 @@ impl Context {
         Ok(Memory::open(py, &self.0, handle, writable, timeout)?)
     }
 
-    /// Creates an event. With `low_power`, waiting threads sleep at once instead of spinning first.
-    /// With `isolated`, the event's counters do not share memory with another event.
+    /// Creates an event. With `low_power`, a waiting thread in this process sleeps at once instead
+    /// of spinning first. With `isolated`, the event's counters are in memory that no other event
+    /// uses.
     #[pyo3(signature = (*, name = None, low_power = false, isolated = false))]
     pub(crate) fn event(
         &self,
@@ -162,8 +164,8 @@ impl Context {
         Ok(Event::new(event, None))
     }
 
-    /// Opens an event of another process. `handle` is an `EventHandle`, its bytes or its text.
-    /// `timeout` is as for `open_memory`.
+    /// Opens another process's event. `handle` is an `EventHandle`, its bytes or its text.
+    /// `low_power` has the same meaning as for `event`, and `timeout` as for `open_memory`.
     #[pyo3(signature = (handle, *, low_power = false, timeout = None))]
     fn open_event(
         &self,
@@ -179,8 +181,8 @@ impl Context {
         Ok(Event::new(event, Some(handle)))
     }
 
-    /// Creates `nbytes` bytes of physical memory. The size is a multiple of the device's
-    /// granularity, which is 2 MiB on GPUs and a page on the host.
+    /// Creates `nbytes` bytes of physical memory. `nbytes` must be a multiple of the device's
+    /// granularity, which is 2 MiB on GPUs and one page on the host.
     fn physical_memory(&self, py: Python<'_>, nbytes: usize) -> Result<PhysicalMemory> {
         let memory = detached(py, || {
             crosshandle::virtual_memory::PhysicalMemory::new(&self.0, nbytes)
@@ -188,16 +190,17 @@ impl Context {
         Ok(PhysicalMemory::new(memory, None))
     }
 
-    /// Reserves `nbytes` bytes of addresses, into which physical memory can be mapped.
+    /// Reserves a range of `nbytes` addresses in this process. Physical memory can be mapped into
+    /// it.
     fn reserve(&self, py: Python<'_>, nbytes: usize) -> Result<VirtualRange> {
         Ok(VirtualRange::new(detached(py, || {
             crosshandle::virtual_memory::VirtualRange::reserve(&self.0, nbytes)
         })?))
     }
 
-    /// Opens the object that a handle refers to: memory, physical memory or an event. Memory opens
-    /// read-only if the handle only allows reading or if `writable` is False. `timeout` is as for
-    /// `open_memory`.
+    /// Opens the object that a handle refers to: memory, physical memory or an event. Memory is
+    /// opened read-only if the handle is read-only or if `writable` is False. `timeout` has the
+    /// same meaning as for `open_memory`.
     #[pyo3(signature = (handle, *, writable = true, timeout = None))]
     fn open(
         &self,
@@ -232,12 +235,13 @@ impl Context {
         }
     }
 
-    /// Creates a queue that runs commands in order. With `in_order=False`, a command runs as soon
-    /// as the events that it waits for have been signalled.
+    /// Creates a queue that runs commands in the order of submission. With `in_order=False`, a
+    /// command runs as soon as the events that it waits for have been signalled.
     ///
-    /// With `stream`, the queue is that stream. `stream` is a stream of torch, CuPy, numba or
-    /// cuda.core, any object with `__cuda_stream__`, or the driver's number of a stream. Work that
-    /// is submitted to the queue or to the stream runs in the order of the calls.
+    /// With `stream`, the queue submits its commands to that existing stream. `stream` comes from
+    /// torch, CuPy, numba or cuda.core, has a `__cuda_stream__` method, or is the driver's stream
+    /// handle as an integer. Work submitted through the queue and work submitted directly to the
+    /// stream run in the order of submission.
     #[pyo3(signature = (stream = None, *, in_order = true))]
     fn queue<'py>(
         slf: &Bound<'py, Self>,
@@ -257,8 +261,9 @@ impl Context {
         Ok(Bound::new(py, Queue::new(queue, None))?.into_any())
     }
 
-    /// Adopts a stream of the driver by its number. The queue keeps `stream` alive, which is the
-    /// object that owns the driver's stream.
+    /// Creates a queue for an existing driver stream. `number` is the driver's stream handle.
+    /// `stream` is the Python object that owns the driver stream. The queue keeps this object
+    /// alive.
     fn _adopt_stream(
         &self,
         py: Python<'_>,
@@ -266,14 +271,15 @@ impl Context {
         stream: Option<Py<PyAny>>,
     ) -> Result<Queue> {
         let native = NativeObject::new(self.0.device().info().backend, number);
-        // SAFETY: the queue keeps the stream's object alive, and is dropped before that object. A
-        // program that passes only a number promises to keep the stream.
+        // SAFETY: the returned `Queue` keeps the owner of the driver stream alive, and drops it
+        // after the native queue. A program that passes only a number promises to keep the stream
+        // alive.
         let adopt = || unsafe { crosshandle::Queue::adopt(&self.0, native, Ownership::Borrowed) };
         Ok(Queue::new(detached(py, adopt)?, stream))
     }
 
-    /// Creates an array in new memory, without initializing its elements. `shape` is a number or a
-    /// tuple. `dtype` is a NumPy dtype or a name (default: `float64`).
+    /// Creates an array with uninitialized elements in new memory. `shape` is a number or a tuple
+    /// of numbers. `dtype` is a NumPy dtype or a name (default: `float64`).
     #[pyo3(signature = (shape, dtype = None))]
     fn empty(
         &self,
@@ -285,13 +291,13 @@ impl Context {
         self.empty_of(py, dtype, Layout::shape_of(shape)?)
     }
 
-    /// Frees the unused memory that this context keeps for reuse. Idle host memory is returned
-    /// automatically within about a second.
+    /// Frees the unused memory that this context keeps for later allocations. Idle host memory is
+    /// freed automatically within about a second.
     fn trim(&self, py: Python<'_>) {
         py.detach(|| self.0.trim());
     }
 
-    /// Returns the handle of the memory that contains an address. The memory must belong to this
+    /// Returns a handle to the memory that contains `address`. The memory must belong to this
     /// context.
     fn memory_handle_at(&self, address: usize) -> Result<MemoryHandle> {
         let pointer = std::ptr::without_provenance(address);
@@ -304,7 +310,8 @@ impl Context {
 }
 
 impl Context {
-    /// Returns memory for arrays without elements, because these arrays need an address too.
+    /// Returns placeholder memory for arrays without elements, because such arrays need an address
+    /// too.
     pub(crate) fn nothing(&self, py: Python<'_>) -> PyResult<Arc<SharedMemory>> {
         if let Some(memory) = self.2.get() {
             return Ok(Arc::clone(memory));
@@ -314,7 +321,8 @@ impl Context {
         Ok(Arc::clone(self.2.get_or_init(|| memory)))
     }
 
-    /// Creates an array with this layout in new memory.
+    /// Creates an array with the given element type and shape in new memory, without gaps. Does not
+    /// initialize the elements.
     pub(crate) fn empty_of(
         &self,
         py: Python<'_>,
@@ -330,14 +338,14 @@ impl Context {
                 "the array is larger than the address space",
             ));
         };
-        // An array without elements needs an address too.
+        // An array without elements needs an address too, so allocate at least one byte.
         let memory = detached(py, || self.0.allocate(bytes.max(1)))?;
         let memory = Memory::allocated(memory, self.0.clone());
         Array::new(memory.shared()?, layout)
     }
 }
 
-/// Returns this process's default context of a device. `None` stands for the host.
+/// Returns this process's default context for a device. `None` means the host.
 pub(crate) fn default_context<'py>(
     py: Python<'py>,
     device: Option<&Bound<'py, PyAny>>,
@@ -350,7 +358,8 @@ pub(crate) fn default_context<'py>(
     Ok(context.cast_into()?)
 }
 
-/// Returns the module that handles streams of other libraries.
+/// Returns the Python module `crosshandle._libraries.streams`, which supports other libraries'
+/// streams.
 pub(crate) fn streams(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || {

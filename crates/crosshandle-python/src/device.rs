@@ -7,8 +7,9 @@ use pyo3::prelude::*;
 /// A device: host memory, or a GPU.
 ///
 /// `Device("host")` (also `"cpu"`), `Device("cuda:0")` (also `"cuda"`) and `Device("level_zero:0")`
-/// name a device. A torch device is accepted too: `Device(tensor.device)`. Raises `NoDeviceError`,
-/// whose message says what was looked for and where.
+/// name a device. The argument may also be a torch, JAX or CuPy device: `Device(tensor.device)`. If
+/// the device does not exist, the constructor raises `NoDeviceError`. Its message says which device
+/// was requested and where the library searched.
 ///
 /// >>> crosshandle.Device("cpu").name
 /// 'host:0'
@@ -25,20 +26,20 @@ impl Device {
         find(name).map(Self)
     }
 
-    /// Returns the devices of this machine that have an installed driver.
+    /// Returns all devices of this machine whose driver is installed.
     #[staticmethod]
     fn all(py: Python<'_>) -> Vec<Self> {
         let all = py.detach(crosshandle::Device::all);
         all.into_iter().map(Self).collect()
     }
 
-    /// The name of the device, such as `cuda:0`, which `Device` accepts.
+    /// The name of the device, such as `cuda:0`. `Device(name)` accepts it.
     #[getter]
     fn name(&self) -> String {
         self.0.to_string()
     }
 
-    /// The driver's name for the device.
+    /// The product name that the driver reports for the device.
     #[getter]
     fn description(&self) -> &str {
         &self.0.info().name
@@ -50,13 +51,13 @@ impl Device {
         self.0.info().backend.to_string()
     }
 
-    /// The number of the device among the devices of its backend, in this process.
+    /// The index of the device among the devices of its backend. It applies to this process only.
     #[getter]
     fn index(&self) -> usize {
         self.0.info().index
     }
 
-    /// The identity of the device, which is the same in every process on this machine.
+    /// The UUID of the device. Every process on this machine sees the same UUID.
     #[getter]
     fn uuid(&self) -> String {
         self.0.info().uuid.to_string()
@@ -68,13 +69,14 @@ impl Device {
         self.0.info().total_memory
     }
 
-    /// The free memory of the device in bytes, or `None` if the driver does not report it.
+    /// The device's free memory in bytes, or `None` if the driver does not report it.
     #[getter]
     fn free_memory(&self) -> Option<u64> {
         self.0.free_memory()
     }
 
-    /// The granularity of physical memory and mappings, in bytes. Their sizes are multiples of it.
+    /// The device's page size in bytes. Sizes of physical memory and of mappings must be multiples
+    /// of it.
     #[getter]
     fn granularity(&self) -> usize {
         self.0.info().granularity
@@ -97,13 +99,13 @@ impl Device {
 }
 
 /// Returns the name of a device, such as `cuda:0`. The argument is a `Device`, a name, or a device
-/// of torch, JAX or CuPy. `None` stands for the host.
+/// object from torch, JAX or CuPy. `None` means the host.
 #[pyfunction]
 pub(crate) fn device_name(device: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
     Ok(find(device)?.to_string())
 }
 
-/// Finds a device. The argument is as for [`device_name`].
+/// Finds a device. Accepts the same arguments as [`device_name`].
 pub(crate) fn find(device: Option<&Bound<'_, PyAny>>) -> PyResult<crosshandle::Device> {
     let Some(device) = device else {
         return named("host");
@@ -123,7 +125,7 @@ pub(crate) fn find(device: Option<&Bound<'_, PyAny>>) -> PyResult<crosshandle::D
 }
 
 fn named(name: &str) -> PyResult<crosshandle::Device> {
-    // Array libraries call the host `cpu`.
+    // Array libraries use the name `cpu` for the host.
     let name = match name {
         "cpu" | "cpu:0" => "host",
         name => name,
@@ -132,7 +134,8 @@ fn named(name: &str) -> PyResult<crosshandle::Device> {
     Ok(found?)
 }
 
-/// Returns the name of another library's device, or `None` if the object is not such a device.
+/// Returns this library's name for a torch, JAX or CuPy device. Returns `None` for any other
+/// object.
 fn name_elsewhere(device: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     let text = |attribute: &str| -> PyResult<Option<String>> {
         let found = device.getattr_opt(attribute)?;
@@ -142,8 +145,8 @@ fn name_elsewhere(device: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
         let found = device.getattr_opt(attribute)?;
         Ok(found.and_then(|found| found.extract().ok()))
     };
-    // torch devices have `type` and `index`, JAX devices `platform` and `id`, CuPy devices only
-    // `id`.
+    // A torch device has the attributes `type` and `index`. A JAX device has `platform` and `id`. A
+    // CuPy device has only `id`.
     let kind = match text("type")? {
         Some(kind) => Some(kind),
         None => text("platform")?,
@@ -160,7 +163,7 @@ fn name_elsewhere(device: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
         Some("cuda" | "gpu") => {
             let index = match index {
                 Some(index) => index,
-                // A torch device without an index is torch's current device.
+                // A torch device without an index means torch's current device.
                 None => device
                     .py()
                     .import("torch")?

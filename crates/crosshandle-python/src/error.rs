@@ -1,5 +1,5 @@
-//! Errors of the library as Python exceptions. Their classes are defined in Python
-//! (`crosshandle/_errors.py`), and their messages in the library.
+//! Conversion of library errors to Python exceptions. `crosshandle/_errors.py` defines the
+//! exception classes. The Rust library defines the messages.
 
 use crate::interrupt;
 use crosshandle::Error;
@@ -8,10 +8,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-/// The result of a library call, with an error that converts to a Python exception.
+/// The result of a library call. Its error type converts to a Python exception.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
-/// An error of the library that converts to a Python exception.
+/// A library error that converts to a Python exception.
 pub(crate) struct Failure(Error);
 
 impl From<Error> for Failure {
@@ -26,7 +26,7 @@ impl From<Failure> for PyErr {
     }
 }
 
-/// Returns the exception for an error.
+/// Returns the Python exception that corresponds to a library error.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     if matches!(error, Error::Interrupted) {
         return interrupt::raised();

@@ -1,4 +1,4 @@
-//! Handles as Python values that can be sent to other processes.
+//! Python classes for handles, which a program sends to other processes.
 
 use crate::array::arguments::Data;
 use crate::error::{Failure, Result};
@@ -8,14 +8,14 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-/// Defines the class of one kind of handle.
+/// Defines the Python class for one kind of handle.
 macro_rules! handle_class {
     ($(#[$doc:meta])* $Class:ident { $($method:item)* }) => {
         $(#[$doc])*
         ///
-        /// `bytes(handle)` returns the handle as 104 bytes, and `str(handle)` returns it as text.
-        /// Both forms can be sent over any channel, and the class converts both back to a handle.
-        /// Two handles are equal if their bytes are equal.
+        /// `bytes(handle)` encodes the handle as 104 bytes, and `str(handle)` encodes it as text. A
+        /// program can send either form over any channel. The class's constructor accepts both
+        /// forms. Two handles are equal if their bytes are equal.
         #[pyclass(frozen, eq, hash, module = "crosshandle")]
         #[derive(PartialEq, Eq, Hash)]
         pub(crate) struct $Class(pub(crate) crosshandle::handle::$Class);
@@ -34,20 +34,20 @@ macro_rules! handle_class {
                 Ok(Self(handle.map_err(|error| Failure::from(Error::from(error)))?))
             }
 
-            /// The backend of the device: `host`, `cuda` or `level_zero`.
+            /// The backend of the object's device: `host`, `cuda` or `level_zero`.
             #[getter]
             fn backend(&self) -> String {
                 self.0.backend().to_string()
             }
 
-            /// The identity of the device, as in `Device.uuid`.
+            /// The UUID of the device, as in `Device.uuid`.
             #[getter]
             fn device_uuid(&self) -> String {
                 self.0.device().to_string()
             }
 
-            /// The id of the process that made the handle, in that process's own PID namespace. Use
-            /// the id only in messages.
+            /// The process id of the exporter, in the exporter's own PID namespace. Use the id only
+            /// in messages.
             #[getter]
             fn exporter_pid(&self) -> u32 {
                 self.0.exporter_pid()
@@ -81,7 +81,7 @@ macro_rules! handle_class {
 }
 
 handle_class! {
-    /// A handle to memory.
+    /// A handle to shared memory. Another process opens the memory with it.
     ///
     /// >>> memory = crosshandle.default_context().allocate(64)
     /// >>> handle = memory.handle(read_only=True)
@@ -90,13 +90,13 @@ handle_class! {
     /// >>> handle.nbytes, handle.read_only
     /// (64, True)
     MemoryHandle {
-        /// The size of the memory, in bytes.
+        /// The size of the memory in bytes.
         #[getter]
         fn nbytes(&self) -> u64 {
             self.0.len()
         }
 
-        /// Whether the handle only allows reading.
+        /// Whether the handle permits only read access.
         #[getter]
         fn read_only(&self) -> bool {
             self.0.is_read_only()
@@ -104,7 +104,7 @@ handle_class! {
     }
 }
 handle_class! {
-    /// A handle to an event.
+    /// A handle to an event. Another process opens the event with it.
     ///
     /// >>> event = crosshandle.event()
     /// >>> handle = event.handle()
@@ -114,7 +114,7 @@ handle_class! {
 }
 
 handle_class! {
-    /// A handle to physical memory.
+    /// A handle to physical memory. Another process opens the physical memory with it.
     ///
     /// >>> context = crosshandle.default_context()
     /// >>> physical = context.physical_memory(context.device.granularity)
@@ -122,13 +122,13 @@ handle_class! {
     /// >>> crosshandle.PhysicalMemoryHandle(bytes(handle)) == handle
     /// True
     PhysicalMemoryHandle {
-        /// The size of the memory, in bytes.
+        /// The size of the memory in bytes.
         #[getter]
         fn nbytes(&self) -> u64 {
             self.0.len()
         }
 
-        /// Whether the handle only allows reading.
+        /// Whether the handle permits only read access.
         #[getter]
         fn read_only(&self) -> bool {
             self.0.is_read_only()
@@ -136,7 +136,7 @@ handle_class! {
     }
 }
 
-/// A handle as a program passes it: as text or as bytes.
+/// An encoded handle from the program, before it is parsed.
 pub(crate) enum Form {
     Text(String),
     Bytes(Data),
@@ -156,7 +156,7 @@ pub(crate) fn text_or_bytes(value: &Bound<'_, PyAny>) -> PyResult<Form> {
     )))
 }
 
-/// Reads a handle of any kind.
+/// Converts a handle object, or an encoded handle of any kind.
 pub(crate) fn any(value: &Bound<'_, PyAny>) -> PyResult<AnyHandle> {
     if let Ok(handle) = value.cast::<MemoryHandle>() {
         return Ok(AnyHandle::Memory(handle.get().0));
@@ -175,7 +175,7 @@ pub(crate) fn any(value: &Bound<'_, PyAny>) -> PyResult<AnyHandle> {
     Ok(handle?)
 }
 
-/// Reads a handle of any kind, from its bytes or its text.
+/// Converts an encoded handle, bytes or text, to an object of the matching handle class.
 #[pyfunction]
 pub(crate) fn parse_handle(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     Ok(match any(value)? {

@@ -1,10 +1,10 @@
-//! Waits that let other Python threads run, and that end at Ctrl-C.
+//! Waits that let other Python threads run and that Ctrl-C interrupts.
 //!
-//! | wait | how Ctrl-C is noticed |
+//! | wait | how it notices Ctrl-C |
 //! |---|---|
-//! | for an event or a queue | the wait is split into short timeouts, and signals are handled between them ([`wait`]) |
-//! | for another process, in the library | the library checks for signals while it waits ([`released`]) |
-//! | for anything else, such as another host | the call runs on a thread of its own ([`aside`]) |
+//! | for an event or a queue | [`wait`] repeats a short timeout, and runs Python's signal handlers in between |
+//! | for another process, inside a library call | the library checks for operating system signals while it waits ([`released`]) |
+//! | for anything else, such as another host | [`aside`] runs the call on a background thread |
 
 use crate::error::{Failure, Result};
 use crosshandle::Error;
@@ -14,17 +14,18 @@ use std::cell::Cell;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Interval at which a wait checks for operating system signals such as Ctrl-C. Each check takes a
-/// few microseconds.
+/// Interval at which a wait checks for operating system signals such as Ctrl-C (SIGINT). Each check
+/// takes a few microseconds.
 pub(crate) const SLICE: Duration = Duration::from_millis(40);
 
-/// Time for which an event loop spins on an event if the loop awaits nothing else.
+/// Maximum time that an event loop spins on an event. It spins only if its tasks await no other
+/// signal.
 ///
-/// After that time, the thread for awaited events takes over. A longer time catches slower replies,
-/// but is wasted if no signal completes.
+/// After that time, a background thread waits for the event. A longer time catches slower replies,
+/// but wastes more processor time if the signal does not complete.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// Spins for up to [`LOOK`], and returns whether the signal has completed.
+/// Spins for at most [`LOOK`], and returns whether signal `value` has completed.
 pub(crate) fn look(py: Python<'_>, event: &crosshandle::Event, value: u64) -> Result<bool> {
     match py.detach(|| event.wait_value_timeout(value, LOOK)) {
         Err(Error::TimedOut(_)) => Ok(false),
@@ -33,7 +34,8 @@ pub(crate) fn look(py: Python<'_>, event: &crosshandle::Event, value: u64) -> Re
     }
 }
 
-/// Converts a timeout in seconds. `None` is no timeout.
+/// Converts a timeout in seconds. `None`, and a value too large for a [`Duration`], mean no
+/// timeout. Fails if the timeout is negative.
 pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else {
         return Ok(None);
@@ -47,7 +49,7 @@ pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
-/// Converts an option that is a number of seconds. A number that is too large becomes
+/// Converts an option that is given in seconds. A number too large for a [`Duration`] becomes
 /// [`Duration::MAX`].
 pub(crate) fn seconds(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let given = seconds.is_some();
@@ -55,13 +57,13 @@ pub(crate) fn seconds(seconds: Option<f64>) -> PyResult<Option<Duration>> {
 }
 
 thread_local! {
-    /// The exception that a signal handler of Python raised. It is kept until the interrupted call
-    /// returns.
+    /// The exception that a Python signal handler raised. It is stored here until the interrupted
+    /// library call returns.
     static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
 }
 
-/// Runs Python's pending signal handlers, and returns whether a handler raised an exception. Does
-/// nothing on threads other than the main thread.
+/// Runs Python's pending signal handlers. Returns whether a handler raised an exception. On threads
+/// other than the main thread, it does nothing and returns false.
 fn handle_signals() -> bool {
     let handled = Python::try_attach(|py| py.check_signals());
     match handled {
@@ -73,15 +75,16 @@ fn handle_signals() -> bool {
     }
 }
 
-/// Returns the exception that made a call fail with [`Error::Interrupted`].
+/// Returns the exception of the signal handler that interrupted a library call. The call itself
+/// fails with [`Error::Interrupted`].
 pub(crate) fn raised() -> PyErr {
     RAISED
         .take()
         .unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
 }
 
-/// Makes a call without the interpreter's lock. Waits for other processes in the call end at Ctrl-C
-/// and after `timeout`.
+/// Runs `call` without the interpreter's lock. While `call` waits for another process, Ctrl-C
+/// interrupts it, and it fails after `timeout`.
 pub(crate) fn released<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -90,7 +93,8 @@ pub(crate) fn released<T: Send>(
     py.detach(|| crosshandle::interruptible(handle_signals, timeout, call))
 }
 
-/// Makes a call that may take a while, without the interpreter's lock.
+/// Runs a library call that may take some time, without the interpreter's lock. Ctrl-C interrupts
+/// it while it waits for another process.
 pub(crate) fn detached<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> crosshandle::Result<T> + Send,
@@ -98,8 +102,8 @@ pub(crate) fn detached<T: Send>(
     detached_for(py, None, call)
 }
 
-/// Makes a call that may block, without the interpreter's lock. The call waits for other processes
-/// for at most `timeout`.
+/// Runs a library call that may block, without the interpreter's lock. If the call waits for other
+/// processes longer than `timeout`, it fails with a timeout error.
 pub(crate) fn detached_for<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -108,8 +112,9 @@ pub(crate) fn detached_for<T: Send>(
     Ok(released(py, timeout, call)?)
 }
 
-/// Waits by calling `wait` with short timeouts, without the interpreter's lock, until it returns
-/// something other than a timeout.
+/// Calls `wait` repeatedly with short timeouts, without the interpreter's lock, until it succeeds
+/// or fails. Returns an error after `timeout`. If a Python signal handler raises an exception,
+/// returns that exception.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -126,7 +131,7 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// A timeout that is split into short ones.
+/// A timeout that is split into short intervals, so that a wait can check for Ctrl-C between them.
 pub(crate) struct Slices(Option<Instant>);
 
 impl Slices {
@@ -134,7 +139,8 @@ impl Slices {
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
-    /// Returns the next timeout, which is at most `most`, and whether it is the last one.
+    /// Returns the length of the next interval, which is at most `most`, and whether it is the last
+    /// one.
     pub(crate) fn next(&self, most: Duration) -> (Duration, bool) {
         let Some(end) = self.0 else {
             return (most, false);
@@ -144,9 +150,9 @@ impl Slices {
     }
 }
 
-/// Makes a call on a new thread, and waits for its result. If Ctrl-C or the timeout comes first,
-/// the thread finishes the call in the background and drops the result. Returns `None` after the
-/// timeout.
+/// Runs `call` on a background thread and waits for its result. Returns `None` after the timeout.
+/// After Ctrl-C, fails with `KeyboardInterrupt`, or with the exception of the program's signal
+/// handler. In both cases the thread finishes the call in the background and drops its result.
 pub(crate) fn aside<T: Send + 'static>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -154,7 +160,7 @@ pub(crate) fn aside<T: Send + 'static>(
 ) -> PyResult<Option<T>> {
     let (sender, mut receiver) = sync_channel(1);
     crosshandle::adapter_support::run_blocking(move || {
-        // Sending fails if the caller has stopped waiting.
+        // Sending fails if the caller no longer waits. The result is then dropped.
         let _ = sender.send(call());
     });
     let slices = Slices::new(timeout);

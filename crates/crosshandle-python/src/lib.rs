@@ -1,22 +1,22 @@
 //! The Python module `crosshandle._crosshandle`.
 //!
-//! Each class wraps an object of the Rust library, and converts errors to Python exceptions.
-//! Objects can be closed, and used in a `with` statement. Their waits let other Python threads run,
-//! and end at Ctrl-C. Programs import `python/crosshandle`, which contains the parts that are
-//! written in Python.
+//! Each class wraps an object of the Rust library, and its methods raise that library's errors as
+//! Python exceptions. Memory, links and address ranges can be closed, and work in `with`
+//! statements. A blocking method lets other Python threads run, and Ctrl-C interrupts it. Programs
+//! import the package `python/crosshandle`, which adds the parts written in Python.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `device.rs`, `context.rs`, `memory/`, `event/`, `queue.rs`, `memory/physical.rs` | a class for each object of the library |
-//! | `handle.rs` | handles, as values that convert to `bytes` and `str` |
-//! | `array/` | typed views of memory, their protocols for array libraries, and arguments of arbitrary size |
-//! | `foreign/` | arrays that other libraries made, and allocators that they call |
-//! | `bundle.rs` | the bytes that carry arrays to other processes |
+//! | `handle.rs` | classes for handles, which convert to `bytes` and `str` |
+//! | `array/` | typed views of memory, the array protocols that they support, and conversions of arguments of any size |
+//! | `foreign/` | arrays created by other libraries, and the allocators that those libraries call |
+//! | `bundle.rs` | the encoding in which arrays are sent to other processes |
 //! | `memory/pending.rs` | pickled objects that no process has opened yet |
-//! | `event/notifier.rs` | awaited signals, for event loops |
-//! | `link/` | objects of other hosts |
-//! | `store/` | named models that a holder keeps |
-//! | `crates/crosshandle-types/src/error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
+//! | `event/notifier.rs` | notifications of completed signals, for event loops such as asyncio |
+//! | `link/` | memory and events on other hosts |
+//! | `store/` | named models that a holder process keeps in memory |
+//! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C interrupts |
 
 mod array;
 mod bundle;
@@ -38,7 +38,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _crosshandle {
     #[pymodule_export]
-    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    #[expect(non_upper_case_globals, reason = "Python requires this name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
     use crate::array::{Array, dtype_of, numpy_dtype};

@@ -8,7 +8,8 @@ use crate::memory::Memory;
 use crosshandle::Command;
 use pyo3::prelude::*;
 
-/// A queue of commands for a device.
+/// A queue that runs copies, fills and signals on a device. Submitting a command does not wait for
+/// it.
 ///
 /// >>> context = crosshandle.Context("host")
 /// >>> source, destination = context.allocate(4096), context.allocate(4096)
@@ -26,7 +27,7 @@ use pyo3::prelude::*;
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Queue {
     queue: crosshandle::Queue,
-    /// The object that owns the queue's stream. It is dropped after the queue.
+    /// The Python object that owns the queue's driver stream. It is dropped after the queue.
     _stream: Option<Py<PyAny>>,
 }
 
@@ -41,8 +42,9 @@ impl Queue {
 
 #[pymethods]
 impl Queue {
-    /// Submits a copy of `nbytes` bytes (default: the whole source). The copy waits for the events
-    /// in `after`, and signals `signal` when it is done. This call itself does not wait.
+    /// Submits a copy of `nbytes` bytes (default: the whole source). The copy starts after the
+    /// latest signals of the events in `after`, and signals the event `signal` when it is done.
+    /// This method does not wait for the copy.
     #[pyo3(signature = (source, destination, *, nbytes = None, source_offset = 0, destination_offset = 0, after = None, signal = None))]
     #[expect(
         clippy::too_many_arguments,
@@ -77,7 +79,8 @@ impl Queue {
         Ok(submitted?)
     }
 
-    /// Submits a command that fills memory with a repeated pattern.
+    /// Submits a command that fills all of the memory with a repeated pattern. `after` and `signal`
+    /// have the same meaning as for `copy`. This method does not wait for the command.
     #[pyo3(signature = (destination, pattern, *, after = None, signal = None))]
     fn fill(
         &self,
@@ -99,8 +102,8 @@ impl Queue {
         Ok(submitted?)
     }
 
-    /// Submits a signal of the event. The event is signalled after all earlier commands. Returns
-    /// the signal's number.
+    /// Submits a command that signals the event after all earlier commands. Returns the signal's
+    /// number. This method does not wait for the command.
     fn signal(&self, event: &Event) -> Result<u64> {
         Ok(self.queue.signal_numbered(&event.event)?)
     }
@@ -119,8 +122,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The driver's own number of the queue, such as a `CUstream`, or `None` for a queue without a
-    /// driver.
+    /// The driver's handle of the queue as an integer, such as a `CUstream`, or `None` for a queue
+    /// without a driver.
     #[getter]
     fn native(&self) -> Option<usize> {
         self.queue
@@ -128,7 +131,9 @@ impl Queue {
             .map(crosshandle::native::NativeObject::raw)
     }
 
-    /// Waits until all commands are done, at most `timeout` seconds.
+    /// Waits until all submitted commands are done, for at most `timeout` seconds. Other Python
+    /// threads run meanwhile. Raises `TimedOutError` after the timeout. Ctrl-C interrupts the wait,
+    /// but not the commands.
     #[pyo3(signature = (timeout = None))]
     pub(crate) fn finish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let limit = interrupt::timeout(timeout)?;
@@ -148,7 +153,8 @@ impl Queue {
 }
 
 impl Queue {
-    /// Submits a command that calls a Rust function. Other Python threads run meanwhile.
+    /// Submits a command that may call a Rust function. Releases the interpreter's lock while it
+    /// submits.
     pub(crate) fn submit_call(
         &self,
         py: Python<'_>,

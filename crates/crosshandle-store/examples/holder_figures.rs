@@ -71,7 +71,7 @@ fn measure(store: &Store, place: &Path, bytes: usize, takeovers: usize) -> Resul
     let file = place.join("model.safetensors");
     let each = bytes / TENSORS / 8 * 8;
     write_model(&file, each)?;
-    // Fill the page cache, as for the raw technique.
+    // Fill the page cache first, as in the measurement of the raw technique.
     let read_once = || -> Result<Duration> {
         let mut file = File::open(&file)?;
         let mut buffer = vec![0; 1 << 20];
@@ -96,7 +96,7 @@ fn measure(store: &Store, place: &Path, bytes: usize, takeovers: usize) -> Resul
     let fresh = || Store::new().socket_dir(place.join("sockets"));
     let mut opens = Vec::new();
     for _ in 0..200 {
-        // Start as a new process does, without a context and without a connection.
+        // Use a new store, which has no context and no connection, like a new process.
         let store = fresh();
         let begin = Instant::now();
         let model = store.open("model")?;

@@ -6,14 +6,14 @@ use crosshandle::holder::HolderFault;
 use std::fmt;
 use std::path::PathBuf;
 
-/// The result of a fallible call of this crate.
+/// The result of a fallible call to this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of this crate. The text says what went wrong and what to do about it.
+/// An error from this crate. Its text says what went wrong and what to do about it.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call of the library failed, for example because there is no holder, no such name, or no
+    /// A call to the library failed, for example because there is no holder, no such name, or no
     /// free memory.
     #[error(transparent)]
     Crosshandle(#[from] crosshandle::Error),
@@ -23,16 +23,16 @@ pub enum Error {
     Io {
         /// The path of the file.
         path: PathBuf,
-        /// The operating system's error.
+        /// The error from the operating system.
         source: std::io::Error,
     },
 
-    /// The content of a file is invalid.
+    /// The contents of a file are invalid.
     #[error("{path}: {why}", path = .path.display())]
     Format {
         /// The path of the file.
         path: PathBuf,
-        /// The reason why it is invalid.
+        /// The reason why the contents are invalid.
         why: String,
     },
 
@@ -41,11 +41,11 @@ pub enum Error {
     NotAModel {
         /// The name that was opened.
         name: String,
-        /// The reason why it is not a model.
+        /// The reason why the memory is not a model.
         why: String,
     },
 
-    /// The model has another hash than the caller expects.
+    /// The model does not have the hash that the caller expects.
     #[error("{name} has the hash {found}, but {expected} was expected")]
     OtherModel {
         /// The name of the model.
@@ -68,7 +68,7 @@ pub enum Error {
         found: Hash,
     },
 
-    /// There is no hash to compare the contents with.
+    /// The manifest has no hash with which the contents could be compared.
     #[error(
         "the last update of the model did not compute a hash of the contents: update it with one, or publish its next version"
     )]
@@ -83,7 +83,7 @@ pub enum Error {
     Torn,
 
     /// The model was updated while it was being read, so the data read may be a mixture.
-    #[error("the model was updated in the meantime: read again")]
+    #[error("the model was updated while it was read: read again")]
     Overwritten,
 
     /// Another process has started an update, because this process appeared to be dead.
@@ -92,17 +92,17 @@ pub enum Error {
     )]
     Superseded,
 
-    /// An update must write all tensors, but does not.
+    /// The model is torn, so an update must write all tensors, and this update does not.
     #[error(
         "the model is torn, and this update does not write its tensor {0}: it must write all tensors"
     )]
     Incomplete(String),
 
-    /// The model is asleep.
+    /// The model is asleep, so its memory is not mapped.
     #[error("the model is asleep: wake it first")]
     Asleep,
 
-    /// The model's memory is in use.
+    /// The model cannot sleep, because its memory is in use.
     #[error("tensors of the model or commands that use it exist: drop them first")]
     InUse,
 
@@ -117,7 +117,7 @@ pub enum Error {
     },
 
     /// The name now refers to a model with other tensors or another layout.
-    #[error("{0} now has tensors of other names, shapes or places: open it again")]
+    #[error("{0} now has tensors of other names, shapes or places: open the model again")]
     OtherLayout(String),
 
     /// The model has no tensor of this name.
@@ -129,7 +129,8 @@ pub enum Error {
     Invalid(String),
 }
 
-/// Prints the text, because Rust prints this form of an error that `main` returns.
+/// Formats the same text as `Display`, because Rust prints the `Debug` form of an error that `main`
+/// returns.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         adapter_support::write_escaped(f, &self.to_string())
@@ -143,12 +144,12 @@ impl Error {
     }
 
     /// Returns `true` if another process may still write the memory of a claimed name.
-    pub fn is_fenced(&self) -> bool {
+    pub fn has_writer(&self) -> bool {
         let fault = |error: &crosshandle::Error| match error {
             crosshandle::Error::Holder { fault, .. } => Some(*fault),
             _ => None,
         };
-        matches!(self, Self::Crosshandle(error) if fault(error) == Some(HolderFault::Fenced))
+        matches!(self, Self::Crosshandle(error) if fault(error) == Some(HolderFault::HasWriter))
     }
 
     /// Returns `true` if the holder or another process has ended, or no holder keeps the name.

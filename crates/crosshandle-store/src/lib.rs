@@ -1,9 +1,10 @@
 //! Model weights that outlive the process that loaded them.
 //!
-//! A loader loads the tensors of a model once, into one piece of device memory, and hands it over
-//! to a [holder](crosshandle::holder) under a name. Programs that open the name map that memory
-//! once. They find each tensor by the *manifest*, which has names, types, shapes, offsets, and the
-//! hash of all bytes. The loader may then end. If the holder ends too, its successor continues.
+//! A loader loads the tensors of a model once, into one allocation of device memory, and hands this
+//! memory over to a [holder](crosshandle::holder) under a name. After that, the loader may end. If
+//! the holder ends too, its successor continues. A program that opens the name maps the whole
+//! memory once. It finds each tensor by the *manifest*, which contains names, types, shapes,
+//! offsets, and the hash of all bytes.
 //!
 //! ```no_run
 //! use crosshandle_store::{LoadOptions, Store};
@@ -24,25 +25,26 @@
 //! ```
 //!
 //! # What the hash promises
-//! [`Manifest::data_hash`] is the BLAKE3 hash of *all bytes* of the memory, computed while they
-//! were loaded. The [hash](Model::hash) of a model is the hash of its manifest, which contains the
-//! data hash. It therefore covers names, types, shapes and contents. [`Store::open_expecting`]
-//! refuses a model with another hash. [`Model::verify`] computes the hash of the memory again, for
-//! readers that do not trust the processes that may write it.
+//! [`Manifest::data_hash`] is the BLAKE3 hash of *all bytes* of the memory, computed during the
+//! load. The [hash](Model::hash) of a model is the hash of its manifest, which contains the data
+//! hash. So it covers names, types, shapes and contents. [`Store::open_expecting`] refuses a model
+//! with another hash. [`Model::verify`] computes the hash of the memory again, for readers that do
+//! not trust the processes that may write it.
 //!
 //! # Updates in place
 //! [`Store::updater`] writes new contents over a model that readers have open, for instance the
-//! weights of a policy that learns. During an update the model's bytes are a mixture. A reader
-//! calls [`Model::stable`] before it reads, which waits until no update is in progress, and
-//! [`Model::is_still`] afterwards. Alternatively, readers and the writer agree by other means that
-//! no one reads during an update. A writer that dies during an update leaves the model *torn*.
-//! Readers then get [`Error::Torn`] until an update has written the whole model.
+//! weights of a policy that learns. During an update, the model's bytes are a mixture of old and
+//! new contents. Before it reads, a reader calls [`Model::stable`], which waits until no update is
+//! in progress. After reading, it calls [`Model::is_still`] to check that no update has started.
+//! Alternatively, the program itself ensures that no process reads during an update. A writer that
+//! dies during an update leaves the model *torn*. Readers then get [`Error::Torn`] until an update
+//! has written the whole model.
 //!
 //! # Addresses
-//! A model opened with [`OpenOptions::agreed_address`] is at the same addresses in every process
-//! that opens it in this way, unless the addresses are in use there. Such a model can
-//! [sleep](Model::sleep). It is then unmapped, and its addresses stay reserved until it
-//! [wakes](Model::wake) in the same place.
+//! A model opened with [`OpenOptions::agreed_address`] has the same addresses in every process that
+//! uses this option, unless the process already uses these addresses. Such a model can
+//! [sleep](Model::sleep). While it sleeps, it is unmapped, and its addresses stay reserved until it
+//! [wakes](Model::wake) at the same addresses.
 //!
 //! # Threads
 //! All objects are `Send` and `Sync`. Loading and verifying start threads, and join them before

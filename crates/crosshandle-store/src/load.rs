@@ -1,4 +1,4 @@
-//! Loading from a source into new memory, which can be handed over to a holder.
+//! Loading of models from files or from the program's memory, into new memory for a holder.
 
 use crate::contents::hash::{self, PieceHash};
 use crate::contents::{self, Work};
@@ -9,13 +9,27 @@ use crate::placement::choose_agreed;
 use crate::source::{NamedRange, Source};
 use crate::state::State;
 use crate::store::{DATA, MANIFEST, STATE, Store};
-use crate::tuning::{MAX_STEP_BYTES, MIN_STEP_BYTES, PART_BYTES, STAGE_BYTES};
 use crate::{Error, Hash};
 use crosshandle::holder::{HandedOver, HoldOptions};
 use crosshandle::{AllocationOptions, Context, Memory};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Number of bytes that a thread reads at a time before it hashes them. The bytes are then still in
+/// the second-level cache of the processor. With fewer, reading takes more calls. With more, the
+/// bytes do not fit into caches of 1 MiB.
+const PART_BYTES: usize = 512 << 10;
+
+/// Default size in bytes of each of a thread's two staging buffers. With smaller buffers the start
+/// of each copy costs time. With larger buffers, the driver takes longer to allocate them, one
+/// after the other.
+const STAGE_BYTES: usize = 4 << 20;
+
+/// Minimum and maximum size in bytes of parts and staging buffers that a program can choose.
+const MIN_STEP_BYTES: usize = 4 << 10;
+
+const MAX_STEP_BYTES: usize = 1 << 30;
 
 type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
@@ -49,7 +63,7 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Returns the default options: as many threads as the process may use, at most 16.
+    /// Creates options with defaults: as many threads as the process may use, at most 16.
     pub fn new() -> Self {
         Self {
             threads: contents::usual_threads(),
@@ -75,7 +89,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets how many bytes a thread reads at a time before it hashes them (default: 512 KiB).
+    /// Sets the number of bytes that a thread reads at a time before it hashes them (default: 512
+    /// KiB).
     pub fn part_bytes(mut self, bytes: usize) -> Self {
         self.part_bytes = bytes;
         self
@@ -87,15 +102,15 @@ impl LoadOptions {
         self
     }
 
-    /// Sets whether files are read without the page cache (default: `false`), for storage that is
-    /// faster than the page cache. The file system must support this.
+    /// Sets whether files are read without the page cache (default: `false`). This is faster if the
+    /// storage is faster than the page cache. The file system must support it.
     pub fn direct(mut self, is_direct: bool) -> Self {
         self.is_direct = is_direct;
         self
     }
 
-    /// Adds texts to the metadata of the files. They replace texts of the files that have the same
-    /// keys. They are part of the model's hash.
+    /// Adds entries to the metadata of the files. An entry replaces the files' entry with the same
+    /// key. The metadata is part of the model's hash.
     pub fn metadata(
         mut self,
         texts: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
@@ -105,8 +120,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets a callback for progress. Several threads call it with the number of bytes of each
-    /// loaded piece and the total number of bytes.
+    /// Sets a callback for progress. Each loading thread calls it with the number of bytes that
+    /// were just loaded, and the total number of bytes.
     pub fn progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
         self.progress = Arc::new(progress);
         self
@@ -147,15 +162,16 @@ impl LoadOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LoadTiming {
-    /// Allocating the memory.
+    /// Time to allocate the memory.
     pub allocation: Duration,
-    /// Allocating staging buffers, for the slowest thread. It is a part of `filling`.
+    /// Time of the slowest thread to allocate its staging buffers. This is a part of `filling`.
     pub staging: Duration,
-    /// Reading, hashing, and copying to the device.
+    /// Time to read, to hash, and to copy to the device.
     pub filling: Duration,
 }
 
-/// A model that this process has loaded. Dropping it frees the memory, unless a holder has it.
+/// A model that this process has loaded. Dropping this value frees the memory, unless a holder
+/// keeps it.
 #[derive(Debug)]
 pub struct Loaded {
     store: Store,
@@ -172,7 +188,7 @@ pub struct Loaded {
 type Filled = (Vec<PieceHash>, Duration);
 
 impl Loaded {
-    /// Loads from files or from host memory.
+    /// Loads a model from files or from host memory.
     pub(crate) fn read(
         store: &Store,
         device: &str,
@@ -185,7 +201,7 @@ impl Loaded {
         })
     }
 
-    /// Lets the device copy tensors that it can access.
+    /// Loads a model from tensors that the device can access. The device copies them.
     pub(crate) fn copy(
         store: &Store,
         device: &str,
@@ -251,7 +267,7 @@ impl Loaded {
         self.hash
     }
 
-    /// Returns the memory with all tensors.
+    /// Returns the memory that contains all tensors.
     pub fn memory(&self) -> &Memory {
         &self.data
     }
@@ -261,9 +277,9 @@ impl Loaded {
         self.timing
     }
 
-    /// Hands the model over to the holder, under a name. The label in `options` is replaced by the
-    /// model's hash. Before that, this process opens the model as a reader does, so that an
-    /// unreadable model replaces nothing.
+    /// Hands the model over to the holder under a name. First opens the model like a reader, so
+    /// that an unreadable model does not replace an earlier version. Replaces the label in
+    /// `options` by the model's hash.
     ///
     /// # Errors
     /// Returns the errors of [`Holder::hand_over`](crosshandle::holder::Holder::hand_over) and
@@ -280,7 +296,6 @@ impl Loaded {
     }
 }
 
-/// Allocates memory for all tensors of a source.
 pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory> {
     if source.bytes == 0 {
         let why = "there are no bytes to load";
@@ -288,8 +303,8 @@ pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory>
     }
     let len = usize::try_from(source.bytes)
         .map_err(|_| Error::Invalid("the tensors have more bytes than can be addressed".into()))?;
-    // Populate the memory now, so that a model that is too large is an error instead of ending this
-    // process later.
+    // Allocate all pages now. If the model is too large, this call fails, instead of a later write
+    // killing this process.
     Ok(context.allocate_with(AllocationOptions::new(len).populate(true))?)
 }
 
@@ -316,7 +331,7 @@ mod tests {
             let published = loaded.publish("model", HoldOptions::new().replaces(true));
             published.expect_err("there is no holder")
         };
-        // An undamaged model gets as far as asking the holder, which does not exist.
+        // An undamaged model fails only because there is no holder.
         assert!(publish(&|_| ()).is_gone());
         let no_model = publish(&|loaded| loaded.listing.write(0, b"[").expect("inside"));
         assert!(matches!(no_model, Error::NotAModel { .. }), "{no_model}");

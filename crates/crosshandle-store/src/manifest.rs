@@ -4,11 +4,11 @@ use crate::{Error, Hash};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Version of the manifest format.
 const FORMAT: u32 = 1;
-/// Alignment of tensors in the memory, in bytes. It is enough for every load and store of a GPU.
+/// Alignment of tensors in the memory, in bytes. It is sufficient for all load and store
+/// instructions of GPUs.
 pub(crate) const ALIGNMENT: u64 = 256;
-/// Maximum size of a manifest that is read, in bytes.
+/// Maximum size in bytes of a manifest that is read.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = Manifest::MAX_BYTES as u64;
 
 /// A description of the contents of a model's memory.
@@ -19,12 +19,12 @@ pub struct Manifest {
     /// Size of the memory in bytes.
     pub bytes: u64,
     /// The BLAKE3 hash of all bytes of the memory, including the zeros between tensors. `None`
-    /// after an update that did not compute it.
+    /// after an update that did not compute the hash.
     #[serde(with = "hash_text")]
     pub data_hash: Option<Hash>,
     /// The tensors by name.
     pub tensors: BTreeMap<String, TensorInfo>,
-    /// The unchanged metadata of the files, for instance about quantization.
+    /// The unchanged metadata from the files, for instance about quantization.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -38,7 +38,7 @@ pub struct TensorInfo {
     pub shape: Vec<u64>,
     /// Offset of the first byte in the memory, a multiple of 256.
     pub offset: u64,
-    /// The length in bytes.
+    /// The size of the tensor in bytes.
     pub bytes: u64,
 }
 
@@ -63,14 +63,14 @@ mod hash_text {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Hash>, D::Error> {
-        // A writer that died while it wrote the hash leaves a mixture of two hashes. The next
-        // writer must still be able to read the rest.
+        // A writer that died while it wrote the hash leaves a mixture of two hashes. That is not an
+        // error, because the next writer must be able to read the rest of the manifest.
         Ok(Hash::from_hex(String::deserialize(deserializer)?).ok())
     }
 }
 
 impl Manifest {
-    /// Maximum size of a manifest that is read, in bytes.
+    /// Maximum size in bytes of a manifest that is read.
     pub const MAX_BYTES: usize = 256 << 20;
 
     pub(crate) fn new(
@@ -88,9 +88,9 @@ impl Manifest {
         }
     }
 
-    /// Returns the manifest's bytes. The model's hash is the hash of these bytes.
+    /// Encodes the manifest. The model's hash is the hash of these bytes.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // Maps are sorted by key, so the text of a manifest is unique.
+        // Maps are sorted by key, so equal manifests have equal texts.
         serde_json::to_vec(self).expect("plain data")
     }
 
@@ -99,8 +99,8 @@ impl Manifest {
         self.bytes == other.bytes && self.tensors == other.tensors
     }
 
-    /// Decodes a manifest for memory of `bytes` bytes. Its author is not trusted, so everything is
-    /// checked.
+    /// Decodes a manifest for memory of `bytes` bytes. The process that wrote the manifest is not
+    /// trusted, so everything is checked.
     ///
     /// # Errors
     /// Returns the reason why the manifest is invalid.
@@ -152,7 +152,7 @@ impl TensorInfo {
             .shape
             .iter()
             .try_fold(1_u64, |all, size| all.checked_mul(*size));
-        // No tensor has a length that overflows, so the largest number replaces such a length.
+        // On overflow, the result is the largest number, which no tensor has as its length.
         Some(
             elements
                 .and_then(|count| count.checked_mul(dtype.bitsize() as u64))

@@ -1,4 +1,4 @@
-//! Opened models.
+//! Models that this process has opened.
 
 use crate::contents::{Work, hash};
 use crate::error::{Error, Result};
@@ -29,17 +29,18 @@ pub struct Model {
     state: State,
     listing: Memory,
     handle: MemoryHandle,
-    /// The reserved addresses, if they stay while the model sleeps.
+    /// The reserved addresses of a model that can sleep.
     range: Option<Arc<VirtualRange>>,
-    /// `None` while the model sleeps.
+    /// The mapped memory. `None` while the model sleeps.
     memory: Option<Arc<Memory>>,
-    /// Restores the model if both holder processes die, if the options ask for that.
+    /// The backup, if the options require that this process restores the model after the death of
+    /// both holder processes.
     backup: Option<Backup>,
     context: ContextOf,
     store: Store,
 }
 
-/// The parts of a name, before the data is mapped.
+/// The opened parts of a model. The data is not mapped yet.
 pub(crate) struct Parts {
     held: HeldName,
     pub(crate) data: MemoryHandle,
@@ -105,12 +106,13 @@ impl Parts {
             .is_some_and(|how| how != Recovered::SameFiles)
     }
 
-    /// Backs up the memory, so that it is restored if both holder processes die.
+    /// Makes this process restore the memory if both holder processes die.
     fn back_up(&self, store: &Store, deadline: Deadline) -> Result<Backup> {
         Ok(store.holder_until(deadline).back_up(&self.held)?)
     }
 
-    /// Checks that readers can open the model, before its memory gets another name.
+    /// Checks that readers can open the model. A loader calls this before the memory gets its final
+    /// name.
     pub(crate) fn check_readable(&self, store: &Store, expected: Hash) -> Result<()> {
         let (name, data) = (self.name(), &self.data);
         check_opened(store, name, data, &self.listing, &self.state, expected)
@@ -141,8 +143,8 @@ fn open_parts(
     Ok((data, listing, state))
 }
 
-/// Opens a model of this process as a reader does, before it is published, so that an unreadable
-/// model replaces nothing.
+/// Opens a model that this process has loaded like a reader. A loader calls this before it
+/// publishes the model, so that an unreadable model does not replace an earlier version.
 ///
 /// # Errors
 /// Returns the errors of [`Store::open`]. Returns [`Error::OtherModel`] if a reader would find
@@ -163,7 +165,7 @@ pub(crate) fn check_readable(
     check_opened(store, name, &data, &listing, &state, expected)
 }
 
-/// Reads a model's manifest and maps its data, as a reader does.
+/// Reads a model's manifest and maps its data like a reader.
 fn check_opened(
     store: &Store,
     name: &str,
@@ -282,7 +284,7 @@ impl Model {
         &self.name
     }
 
-    /// Returns the version of the name that was opened.
+    /// Returns the version of the model that was opened.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -305,13 +307,12 @@ impl Model {
         self.memory.as_ref().ok_or(Error::Asleep)
     }
 
-    /// Returns the read-only handle of the memory. Other processes can open it too.
+    /// Returns the read-only handle to the memory. Other processes can open it too.
     pub fn handle(&self) -> &MemoryHandle {
         &self.handle
     }
 
-    /// Returns the address of the memory, which stays the same while the model sleeps. `None` for a
-    /// sleeping model without reserved addresses.
+    /// Returns the address of the memory, which stays the same while the model sleeps.
     pub fn address(&self) -> Option<usize> {
         let mapped = self.memory.as_ref().map(|memory| memory.as_ptr());
         let reserved = || self.range.as_ref().map(|range| range.as_ptr());
@@ -371,7 +372,7 @@ impl Model {
     }
 
     /// Returns `true` if no update has started since [`stable`](Self::stable) returned this number.
-    /// In that case the data that the host read in between is consistent. Commands of a device must
+    /// If so, the data that the host has read since then is consistent. Commands of a device must
     /// have completed before this call.
     ///
     /// # Errors
@@ -380,8 +381,8 @@ impl Model {
         self.state.is_still(number)
     }
 
-    /// Waits until an update has finished after the state with this number, at most for `timeout`.
-    /// Returns the new number.
+    /// Waits until an update later than update `number` has finished, at most for `timeout`.
+    /// Returns the later update's number.
     ///
     /// # Errors
     /// Returns the errors of [`stable`](Self::stable).
@@ -406,24 +407,24 @@ impl Model {
         Ok(seen)
     }
 
-    /// Returns the number of the state at which the manifest was read, in the sense of
-    /// [`stable`](Self::stable).
+    /// Returns the number of the last update that the [manifest](Self::manifest) includes, as
+    /// [`stable`](Self::stable) returns it.
     pub fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Unmaps the model's memory and keeps its addresses reserved. An access to them faults until
-    /// [`wake`](Self::wake). The holder keeps the model. The memory is freed if the holder drops it
-    /// and no other process has it open.
+    /// Unmaps the model's memory and keeps its addresses reserved. Until [`wake`](Self::wake), an
+    /// access to these addresses faults. The holder keeps the model. If the holder drops the model,
+    /// its memory is freed as soon as no other process has it open.
     ///
     /// # Errors
     /// Returns [`Error::InUse`] while a clone of [`memory`](Self::memory) exists or commands use
-    /// the memory. Returns [`Error::Invalid`] for a model that was not opened with addresses that
-    /// stay ([`OpenOptions::sleepable`]).
+    /// the memory. Returns [`Error::Invalid`] for a model that was not opened with reserved
+    /// addresses ([`OpenOptions::sleepable`]).
     pub fn sleep(&mut self) -> Result<()> {
         if self.range.is_none() {
             return Err(Error::Invalid(
-                "this model has no addresses that stay: open it with `sleepable`, `agreed_address` or `at`"
+                "this model has no reserved addresses: open it with `sleepable`, `agreed_address` or `at`"
                     .into(),
             ));
         }
@@ -446,7 +447,7 @@ impl Model {
         }
     }
 
-    /// Copies the model to memory of another device, usually the host, and publishes the copy as
+    /// Copies the model to memory on another device, usually the host, and publishes the copy as
     /// the next version of its name. The model then [sleeps](Self::sleep). Its previous memory is
     /// freed when no other process has it open. [`wake`](Self::wake) copies the model back. Of the
     /// options, only the threads and the progress callback are used.
@@ -470,7 +471,7 @@ impl Model {
         let moved = moving::move_to(&self.store, self, device, options)?;
         self.sleep()?;
         self.version = moved.version;
-        // The name now refers to other memory than the backup.
+        // The backup refers to the old memory, so replace it by a backup for the new memory.
         if self.backup.take().is_some() {
             let held = self.store.holder().open(&self.name)?;
             self.backup = Some(self.store.holder().back_up(&held)?);
@@ -483,7 +484,7 @@ impl Model {
         let own = self.context.0.device();
         let held = self.store.holder_until(deadline).open(&self.name)?;
         let data = held.part(DATA).and_then(|part| part.read_only);
-        // If possible, memory of another device is mapped without a copy.
+        // Do not copy memory on another GPU, because this device may be able to map it.
         let host = self.store.context_on("host")?.device().info().backend;
         let is_here = own.info().backend == host || data.is_none_or(|data| data.backend() != host);
         if is_here {
@@ -494,7 +495,7 @@ impl Model {
         let there = self.store.open_with(&self.name, &options)?;
         if there.manifest.has_layout_of(&self.manifest) {
             let moved = moving::move_to(&self.store, &there, &device, &LoadOptions::new())?;
-            // The copy has the same contents, so `wake` must not report it as another version.
+            // The copy has the same contents, so `wake` must not report a new version.
             if there.version == self.version {
                 self.version = moved.version;
             }
@@ -516,9 +517,9 @@ impl Model {
         self.wake_within(UPDATE_PATIENCE)
     }
 
-    /// Wakes the model as [`wake`](Self::wake) does, but waits for other processes at most for
-    /// `timeout` instead of 30 s. Copying the model back to its device and verifying it are not
-    /// limited.
+    /// Wakes the model like [`wake`](Self::wake), but waits for other processes at most for
+    /// `timeout` instead of 30 s. The time to copy the model back to its device and to verify it is
+    /// not limited.
     ///
     /// # Errors
     /// Returns the errors of [`wake`](Self::wake).
@@ -557,7 +558,7 @@ impl Model {
     }
 }
 
-/// Compares the hash of all bytes with the one in the manifest.
+/// Compares the hash of all bytes with the hash in the manifest.
 fn verify(
     context: &Context,
     memory: &Memory,
@@ -591,14 +592,15 @@ fn map(
 }
 
 impl<'a> Tensor<'a> {
-    /// Returns the address of the first element. It is an address of the device, and also of the
-    /// host if the host can access the memory. It may be dangling for a tensor without elements.
+    /// Returns the address of the first element. The address is valid on the device, and also on
+    /// the host if the host can access the memory. For a tensor without elements, it may be
+    /// dangling.
     pub fn as_ptr(&self) -> *const u8 {
-        // No arithmetic on the pointer itself, which may be a device's.
+        // The pointer may be a device address, so only its number is changed.
         self.memory.as_ptr().wrapping_add(self.info.offset as usize)
     }
 
-    /// Returns the bytes, for the host to read.
+    /// Returns the tensor's bytes, which the host can read.
     ///
     /// # Errors
     /// Returns [`crosshandle::Error::Unsupported`] for memory that the host cannot access.
@@ -610,7 +612,7 @@ impl<'a> Tensor<'a> {
             .slice(start..start + self.info.bytes as usize)?)
     }
 
-    /// Returns the bytes as a range of memory, for commands.
+    /// Returns the tensor's bytes as a range of memory, which commands can use.
     ///
     /// # Errors
     /// Returns [`crosshandle::Error::InvalidArgument`] for a tensor without elements.

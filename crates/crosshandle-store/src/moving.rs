@@ -1,5 +1,5 @@
-//! Moves a model to memory of another device under the same name, for example to host memory while
-//! another job needs the GPU's memory.
+//! Moves a model to memory on another device under the same name. For example, a model moves to the
+//! host while another job needs the GPU's memory.
 
 use crate::contents::Work;
 use crate::contents::hash::{self, PieceHash};
@@ -28,7 +28,8 @@ pub(crate) fn move_to(
     match source.bytes() {
         Ok(from) => Work::new(&context, &data, options, &progress).write_from(from, &pieces)?,
         Err(_) => {
-            // The host cannot access the source, so it must be able to access the destination.
+            // The host cannot access the source, so the destination must be memory that the host
+            // can access.
             let into = data.bytes()?;
             Work::new(model.context(), source, options, &progress).read_into(into, &pieces)?;
         }

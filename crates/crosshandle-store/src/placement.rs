@@ -1,4 +1,4 @@
-//! How a model is opened, and at which addresses.
+//! Options for opening a model, and the choice of its addresses.
 
 use crate::Hash;
 use crate::error::{Error, Result};
@@ -10,8 +10,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Addresses are reserved in multiples of this many bytes, because CUDA rounds a requested address
-/// up to such a multiple.
+/// Unit of reserved addresses in bytes. CUDA rounds a requested address up to a multiple of it.
 const RESERVED_UNIT: usize = 32 << 20;
 
 /// Minimum number of bytes to reserve at a requested address. CUDA places short ranges anywhere (in
@@ -19,25 +18,26 @@ const RESERVED_UNIT: usize = 32 << 20;
 /// address.
 const PLACED_AT_LEAST: usize = 1 << 30;
 
-/// Addresses that readers agree on. The system and the drivers use them only if a process requests
-/// them. Executables are mapped below or above them, and libraries, heaps and stacks far above.
-/// CUDA honours such requests, even in a process that uses torch.
+/// The range from which the addresses on which readers agree are chosen. The system and the drivers
+/// use these addresses only if a process requests them. Executables are mapped below or above them,
+/// and libraries, heaps and stacks far above. CUDA honours such requests, even in a process that
+/// uses torch.
 const AGREED: Range<usize> = 0x1000_0000_0000..0x5000_0000_0000;
 
-/// Chooses the agreed address for the readers of a model of `bytes` bytes, at random, so that two
-/// models rarely get the same one.
+/// Chooses the address on which the readers of a model agree. It is random, so that two models
+/// rarely get the same address.
 pub(crate) fn choose_agreed(bytes: usize) -> usize {
     let random = RandomState::new().hash_one(bytes) as usize;
     let places = AGREED.len().saturating_sub(bytes.max(PLACED_AT_LEAST)) / RESERVED_UNIT;
     AGREED.start + random % places.max(1) * RESERVED_UNIT
 }
 
-/// Where a process maps a model.
+/// The place at which a process maps a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
     /// At any address. The model cannot sleep.
     Mapped,
-    /// At any address, which stays reserved.
+    /// At any address, which stays reserved while the model sleeps.
     Reserved,
     /// At the address that the readers of the name agree on.
     Agreed,
@@ -61,7 +61,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Returns the default options: any model, mapped anywhere.
+    /// Creates default options: any model, mapped at any addresses.
     pub fn new() -> Self {
         Self {
             expected: None,
@@ -78,21 +78,22 @@ impl OpenOptions {
         self
     }
 
-    /// Sets how long to wait for other processes (default: 30 s). These are the holder, and a
+    /// Sets the maximum time to wait for other processes (default: 30 s): for the holder, and for a
     /// writer whose update is in progress.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Maps the model at any addresses, such that it can [sleep](crate::Model::sleep).
+    /// Maps the model at any addresses, and reserves them so that the model can
+    /// [sleep](crate::Model::sleep).
     pub fn sleepable(mut self) -> Self {
         self.place = Place::Reserved;
         self
     }
 
-    /// Maps the model at addresses that its loader has chosen. They are the same in all processes
-    /// that use this option, and are rarely in use by anything else. The model can sleep.
+    /// Maps the model at addresses that its loader has chosen. These addresses are the same in all
+    /// processes that use this option, and are rarely in use for other memory. The model can sleep.
     pub fn agreed_address(mut self) -> Self {
         self.place = Place::Agreed;
         self
@@ -105,15 +106,15 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether to use other addresses if the wanted ones are in use (default: `false`, opening
-    /// fails).
+    /// Sets whether to use other addresses if the requested addresses are in use (default: `false`,
+    /// so that opening fails).
     pub fn or_elsewhere(mut self, is_fine: bool) -> Self {
         self.is_elsewhere_fine = is_fine;
         self
     }
 
     /// Sets whether this process restores the model if the holder and its successor die at the same
-    /// moment (default: `false`). See [`Backup`](crosshandle::holder::Backup). A backup uses one
+    /// time (default: `false`). See [`Backup`](crosshandle::holder::Backup). A backup uses one
     /// descriptor per part, and keeps the memory even while the model sleeps.
     pub fn back_up(mut self, back_up: bool) -> Self {
         self.is_backed_up = back_up;

@@ -1,12 +1,12 @@
 //! Loads that continue after their loader was killed.
 //!
-//! The loader first hands the memory to the holder, before any tensor is in it. The memory has a
-//! temporary name and an unfinished update, so readers refuse it. Whenever a piece is complete, the
-//! loader records the hash of the piece in the model's `state`.
+//! The loader first hands the empty memory over to the holder. The memory has a temporary name and
+//! an unfinished update, so readers reject it. Whenever a piece is complete, the loader records the
+//! hash of the piece in the model's `state`.
 //!
 //! A process that loads the same files under the same name finds this memory. It hashes the
-//! recorded pieces again, and reads only the pieces that are missing or damaged. At the end the
-//! memory gets its final name and loses the temporary one.
+//! recorded pieces again, and reads only the pieces that are missing or damaged. At the end, the
+//! memory gets its final name, and the temporary name is removed.
 
 use crate::contents::Work;
 use crate::contents::hash::{self, PieceHash};
@@ -18,14 +18,18 @@ use crate::placement::choose_agreed;
 use crate::source::Source;
 use crate::state::{Moment, Phase, State};
 use crate::store::{DATA, MANIFEST, STATE, Store};
-use crate::tuning::{LOADER_PATIENCE, UPDATE_PATIENCE};
+use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions};
 use crosshandle::holder::{HandedOver, HoldOptions};
 use crosshandle::{
     Access, Context, Event, EventOptions, Memory, adapter_support::Deadline, holder::HolderFault,
 };
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum time that a loader waits for another loader that uses the same name. It is longer than
+/// [`CLAIM_PATIENCE`], so that the loader detects a process that died during its claim.
+const LOADER_PATIENCE: Duration = Duration::from_millis(600);
 
 /// Suffix of a model's name while it is being loaded.
 const SUFFIX: &str = "+loading";
@@ -34,13 +38,14 @@ const SUFFIX: &str = "+loading";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Publication {
-    /// The holder's result of the hand-over.
+    /// The holder's reply to the hand-over.
     pub handed_over: HandedOver,
     /// The hash of the model.
     pub hash: Hash,
-    /// The description of its memory.
+    /// The manifest, which describes the model's memory.
     pub manifest: Manifest,
-    /// Number of bytes that an earlier loader had already put in place.
+    /// Number of bytes that this load did not have to read, because an earlier loader had loaded
+    /// them.
     pub resumed_bytes: u64,
     /// Durations of the steps of the load.
     pub timing: LoadTiming,
@@ -57,13 +62,13 @@ struct Loading {
 
 impl Drop for Loading {
     fn drop(&mut self) {
-        // If this fails, the next loader notices when this process ends.
+        // If this fails, the next loader can continue after this process has ended.
         let _ = self.leave(Phase::Torn);
     }
 }
 
 impl Loading {
-    /// Publishes the phase, and lets the next process load.
+    /// Writes the phase to the model's state, so that the next process can load.
     fn leave(&mut self, phase: Phase) -> Result<()> {
         let Some(moment) = self.moment.take() else {
             return Ok(());
@@ -109,8 +114,7 @@ impl Loading {
         Ok(loading)
     }
 
-    /// Claims an unfinished load. Returns `None` if it is a load of other files, which is then
-    /// removed.
+    /// Claims an unfinished load. If it was for other files, removes it and returns `None`.
     fn resume(store: &Store, context: &Context, parts: Parts, label: &str) -> Result<Option<Self>> {
         let event = event(parts.state.host())?;
         let claimed = parts.state.claim(&event, Deadline::after(LOADER_PATIENCE));
@@ -141,7 +145,7 @@ impl Loading {
         }))
     }
 
-    /// Returns the pieces whose noted hashes still match the memory, with these hashes.
+    /// Returns the pieces whose recorded hashes still match the memory, and their hashes.
     fn verified(&self, work: &Work<'_>, bytes: u64) -> Result<Vec<(u64, PieceHash)>> {
         let mut noted = Vec::new();
         for piece in 0..hash::pieces(bytes) {
@@ -187,7 +191,8 @@ pub(crate) fn load(
     let mut resumed = None;
     if let Some(parts) = left_behind(store, &partial)? {
         if is_named(store, name, &parts) {
-            // The loader died between the last two steps. The model may already be in use.
+            // The earlier loader died after it had given the memory its final name. The model may
+            // already be in use.
             store.holder().remove(&partial)?;
         } else {
             resumed = Loading::resume(store, &context, parts, &label)?;
@@ -216,7 +221,7 @@ pub(crate) fn load(
     });
     let resumed_bytes = there.len() as u64 * hash::PIECE_BYTES;
     for piece in &missing {
-        // Clear a noted hash that is wrong.
+        // Clear a recorded hash that is wrong.
         loading.state.put_hash(*piece, None)?;
     }
     let note = |piece: u64, hash: &PieceHash| loading.state.put_hash(piece, Some(hash));

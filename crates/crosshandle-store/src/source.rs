@@ -1,4 +1,5 @@
-//! Sources of tensors: safetensors files, one or many with an index, or the program's own memory.
+//! Sources of tensors: one safetensors file, several files with an index, or the program's own
+//! memory.
 
 use crate::error::{Error, Result};
 use crate::manifest::{ALIGNMENT, Manifest, TensorInfo};
@@ -13,7 +14,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum size of a file's header in bytes, by the safetensors format.
+/// Maximum size in bytes of a file's header, according to the safetensors format.
 const MAX_HEADER_BYTES: usize = 100_000_000;
 
 /// A tensor in the program's own memory.
@@ -42,18 +43,17 @@ pub struct NamedRange {
     pub range: Option<MemoryRange>,
 }
 
-/// The origin of bytes.
 enum Origin<'a> {
     File {
         path: PathBuf,
         file: File,
-        /// The same file opened without the page cache, if the options ask for that.
+        /// The same file, opened without the page cache. `None` if the options do not require that.
         direct: Option<File>,
     },
     Bytes(&'a [u8]),
 }
 
-/// A run of bytes of an origin, and its destination.
+/// A run of bytes in an origin, and its destination in the model's memory.
 struct Run {
     tensor: String,
     /// Offset of the first byte in the memory.
@@ -67,7 +67,7 @@ struct Run {
 /// All tensors of a model, and their future places in its memory.
 pub(crate) struct Source<'a> {
     origins: Vec<Origin<'a>>,
-    /// In the order of their places.
+    /// The runs, in the order of their places in the memory.
     runs: Vec<Run>,
     pub(crate) tensors: BTreeMap<String, TensorInfo>,
     pub(crate) metadata: BTreeMap<String, String>,
@@ -95,7 +95,7 @@ impl<'a> Source<'a> {
 
     /// Reads the headers of safetensors files. A file that ends in `.json` is an index of other
     /// files in its directory, and a directory represents the checkpoint in it ([`files_of`]). The
-    /// options choose whether tensors are read without the page cache, and add metadata.
+    /// options select whether tensors are read without the page cache, and add metadata.
     pub(crate) fn of_files(paths: &[PathBuf], options: &LoadOptions) -> Result<Self> {
         let mut source = Self {
             is_direct: options.is_direct,
@@ -112,13 +112,13 @@ impl<'a> Source<'a> {
         Ok(source.with(&options.metadata))
     }
 
-    /// Adds metadata, which replaces texts with the same keys.
+    /// Adds metadata. An entry replaces an earlier entry with the same key.
     pub(crate) fn with(mut self, metadata: &BTreeMap<String, String>) -> Self {
         self.metadata.extend(metadata.clone());
         self
     }
 
-    /// Uses tensors in the program's own memory.
+    /// Creates a source from tensors in the program's own memory.
     pub(crate) fn of_bytes(tensors: impl IntoIterator<Item = NamedBytes<'a>>) -> Result<Self> {
         let mut source = Self::empty();
         for NamedBytes {
@@ -136,8 +136,8 @@ impl<'a> Source<'a> {
         Ok(source)
     }
 
-    /// Assigns places to tensors that a device will copy. Also returns the place of each. The
-    /// source cannot be [read](Self::read).
+    /// Assigns places to tensors that a device will copy. Also returns the place of each tensor.
+    /// This source cannot be [read](Self::read).
     pub(crate) fn of_ranges(
         tensors: impl IntoIterator<Item = NamedRange>,
     ) -> Result<(Self, Vec<(u64, MemoryRange)>)> {
@@ -172,7 +172,7 @@ impl<'a> Source<'a> {
         gaps.filter(|(_, len)| *len > 0).collect()
     }
 
-    /// Uses bytes for one place in a model's memory.
+    /// Creates a source from bytes for one place in a model's memory.
     pub(crate) fn of_run(tensor: &str, to: u64, bytes: &'a [u8], all: u64) -> Self {
         Self {
             origins: vec![Origin::Bytes(bytes)],
@@ -197,8 +197,8 @@ impl<'a> Source<'a> {
         from: u64,
     ) -> Result<(), String> {
         let len = info.bytes;
-        // A tensor without elements needs no place. At the end of the memory, the next aligned
-        // offset could be outside.
+        // A tensor without elements gets offset 0, because the next aligned offset could be beyond
+        // the end of the memory.
         let to = match len {
             0 => 0,
             _ => self.bytes.next_multiple_of(ALIGNMENT),
@@ -378,8 +378,8 @@ impl<'a> Source<'a> {
         parts
     }
 
-    /// Fills `into` with the bytes at `offset` of the memory, with zeros between tensors. Unless a
-    /// file is opened without the page cache, the system writes its bytes directly to their place.
+    /// Fills `into` with the bytes at `offset` of the memory, with zeros between tensors. If a file
+    /// is read through the page cache, the system call copies its bytes directly into `into`.
     pub(crate) fn read(&self, offset: u64, into: SharedBytes<'_>) -> Result<()> {
         let end = offset + into.len() as u64;
         let first = self.runs.partition_point(|run| run.to + run.len <= offset);
@@ -408,7 +408,8 @@ impl<'a> Source<'a> {
         clear(place(at, end)?)
     }
 
-    /// Identifies the bytes by their files, which must not be written in the meantime.
+    /// Returns a hash that identifies the source by its files. It is useless if the files are
+    /// written between two calls.
     pub(crate) fn identity(&self) -> Result<Hash> {
         let mut hasher = blake3::Hasher::new();
         for origin in &self.origins {
@@ -450,7 +451,7 @@ fn described(name: &str, dtype: String, shape: Vec<u64>, bytes: usize) -> Result
     }
 }
 
-/// Writes zeros to a gap between tensors, which is small.
+/// Writes zeros to a gap between tensors.
 fn clear(part: SharedBytes<'_>) -> Result<()> {
     const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
     for at in (0..part.len()).step_by(ZEROS.len()) {
@@ -460,7 +461,7 @@ fn clear(part: SharedBytes<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Converts an error of reading a file, and adds its path.
+/// Converts an error from reading a file, and adds the file's path.
 fn of_file(path: &Path, error: crosshandle::Error) -> Error {
     match error {
         crosshandle::Error::Os { code, .. } => io(path, std::io::Error::from_raw_os_error(code)),
@@ -558,8 +559,8 @@ fn kind_of(kind: FileType) -> &'static str {
     }
 }
 
-/// Alignment of offsets and addresses of reads without the page cache, in bytes. A page is enough
-/// for every device whose blocks are not longer.
+/// Alignment of offsets and addresses of reads without the page cache, in bytes. A page suffices
+/// for all devices whose blocks are not longer.
 const DIRECT_ALIGNMENT: usize = 4096;
 
 fn open_direct(path: &Path) -> Result<File> {
@@ -571,7 +572,7 @@ fn read_direct(file: &File, into: SharedBytes<'_>, from: u64, path: &Path) -> Re
     let skipped = from as usize % DIRECT_ALIGNMENT;
     let wanted = skipped + into.len();
     let whole = wanted.next_multiple_of(DIRECT_ALIGNMENT);
-    // The size follows from the part size, which this process has chosen.
+    // This process has chosen the size of parts, so the buffer needs no limit.
     let buffer = Bounded::<{ usize::MAX }>::new(whole + DIRECT_ALIGNMENT).and_then(Bounded::zeros);
     let mut buffer = buffer.ok_or_else(|| io(path, std::io::ErrorKind::OutOfMemory.into()))?;
     let start = buffer.as_ptr().align_offset(DIRECT_ALIGNMENT);

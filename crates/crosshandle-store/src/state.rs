@@ -10,24 +10,41 @@
 //! | 4096 | hash of each piece of the data, 32 bytes each, zeros if unknown |
 //!
 //! A writer *claims* the state by a compare-and-swap. It then announces an event of its own process
-//! in the place for its number, and enters the *writing* phase by another compare-and-swap. It does
-//! not touch the data before that, so a claim that lasts too long can be taken over safely. Other
-//! processes find out whether an announced writer is alive by opening its event, which fails when
-//! its process has ended.
+//! in the place for its number, and enters the *writing* phase by another compare-and-swap. Before
+//! that, it does not write to the data, so another writer may ignore a claim that lasts too long.
+//! To check whether an announced writer is alive, other processes open its event, which fails when
+//! the writer's process has ended.
 //!
-//! Every process that may write the model can write this memory, so every reader checks what it
-//! reads.
+//! Every process that may write the model can write this memory, so readers check the values that
+//! they read.
 
 use crate::contents::hash::PieceHash;
 use crate::error::{Error, Result};
-use crate::tuning::{CLAIM_PATIENCE, IDLE_INTERVAL, LOOK_INTERVAL, WRITER_INTERVAL};
 
 use crosshandle::handle::{Bounded, HANDLE_SIZE};
 use crosshandle::{Context, Event, EventHandle, Memory, adapter_support::Deadline};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum age of a writer's claim without an announcement, after which the writer is treated as
+/// dead. Normally, the announcement follows the claim within microseconds. With a shorter time, a
+/// writer that the system does not schedule for that long must start again. With a longer time, the
+/// next writer waits longer, and a reader that waits half a second at a time, as the Python module
+/// does, never detects a dead writer.
+const CLAIM_PATIENCE: Duration = Duration::from_millis(250);
+
+/// Interval at which a process checks an update whose writer's signals it cannot wait for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Interval at which a process checks for the next update when no writer exists that would signal
+/// it.
+const IDLE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Maximum time of one wait for a writer's event. After that, the writer's process is checked
+/// again. This limits the delay that a wrong signal number can cause.
+const WRITER_INTERVAL: Duration = Duration::from_millis(200);
 
 const FORMAT: u64 = 0x3174_6174_732d_6878;
 const STATE_WORD: usize = 1;
@@ -50,7 +67,6 @@ pub(crate) enum Phase {
     Writing { was_torn: bool },
 }
 
-/// The state at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moment {
     pub(crate) number: u64,
@@ -100,9 +116,10 @@ fn senseless() -> Error {
     Error::Invalid("the state of the model is invalid: publish the model again".into())
 }
 
-/// The state of a writer, as another process sees it.
+/// The result of a check whether a writer is alive.
 enum Writer {
-    /// The writer may be alive. If it has an event, the event was waited for.
+    /// The writer may be alive. If the writer has announced an event, the check has waited for the
+    /// event.
     Perhaps,
     Gone,
 }
@@ -112,8 +129,8 @@ enum Writer {
 pub(crate) struct State {
     memory: Memory,
     host: HostContext,
-    /// The last claim that was seen, and when it was first seen. It is kept between waits, so that
-    /// several short waits detect a dead writer as well as one long wait does.
+    /// The last claim that was seen, and the time when it was first seen. This is kept between
+    /// waits, so that several short waits detect a dead writer as well as one long wait does.
     claim: Mutex<Option<(Moment, Instant)>>,
 }
 
@@ -127,7 +144,6 @@ impl std::fmt::Debug for HostContext {
 }
 
 impl State {
-    /// Makes the state of a new model.
     pub(crate) fn create(host: &Context, address: usize, pieces: &[PieceHash]) -> Result<Self> {
         let state = Self::without_hashes(host, address, pieces.len(), Phase::Stable)?;
         for (piece, hash) in (0..).zip(pieces) {
@@ -136,12 +152,12 @@ impl State {
         Ok(state)
     }
 
-    /// Makes the state of an empty model with this number of pieces.
+    /// Creates the state for an empty model with this number of pieces.
     pub(crate) fn create_empty(host: &Context, address: usize, pieces: u64) -> Result<Self> {
         Self::without_hashes(host, address, pieces as usize, Phase::Torn)
     }
 
-    /// Makes the state of a model with this number of pieces, whose hashes are unknown.
+    /// Creates the state for a model with this number of pieces, whose hashes are unknown.
     pub(crate) fn create_unhashed(host: &Context, address: usize, pieces: u64) -> Result<Self> {
         Self::without_hashes(host, address, pieces as usize, Phase::Stable)
     }
@@ -164,7 +180,7 @@ impl State {
         })
     }
 
-    /// Opens the state of a model with this number of pieces.
+    /// Opens the state for a model with this number of pieces.
     pub(crate) fn open(host: &Context, memory: Memory, pieces: u64) -> Result<Self> {
         let state = Self {
             memory,
@@ -187,14 +203,13 @@ impl State {
         &self.host.0
     }
 
-    /// Returns the address that readers agree on.
     pub(crate) fn agreed_address(&self) -> Result<usize> {
         usize::try_from(self.word(ADDRESS_WORD)?).map_err(|_| senseless())
     }
 
     fn word(&self, index: usize) -> Result<u64> {
         let words = self.memory.bytes()?.slice(..HASHES)?.typed::<u64>()?;
-        // Reads before this call stay before the word's, and reads after it stay after.
+        // The two fences keep earlier reads before the read of the word, and later reads after it.
         fence(Ordering::Acquire);
         let word = words.get(index).ok_or_else(senseless);
         fence(Ordering::Acquire);
@@ -219,8 +234,8 @@ impl State {
     }
 
     /// Returns `true` if no process has started to write since [`settle`](Self::settle) returned
-    /// this number. A claim that was treated as abandoned keeps its number if its writer continues
-    /// after all, so the phase is checked too.
+    /// this number. The phase is checked too, because a writer whose claim was treated as abandoned
+    /// may continue, and then its update has the claim's number.
     pub(crate) fn is_still(&self, number: u64) -> Result<bool> {
         let now = self.look()?;
         Ok(now.number == number && !matches!(now.phase, Phase::Writing { .. }))
@@ -231,7 +246,7 @@ impl State {
         Ok(self.settled(deadline)?.number)
     }
 
-    /// Waits until the state is stable, or is a claim of a writer that is treated as dead.
+    /// Waits until the state is stable, or until the writer of a claim is treated as dead.
     fn settled(&self, deadline: Deadline) -> Result<Moment> {
         loop {
             let now = self.look()?;
@@ -240,7 +255,7 @@ impl State {
                 Phase::Torn => return Err(Error::Torn),
                 Phase::Claimed { .. } => {
                     if self.is_abandoned(now) {
-                        // Nothing was written.
+                        // The writer died before it wrote anything.
                         return match now.is_torn() {
                             true => Err(Error::Torn),
                             false => Ok(now),
@@ -272,7 +287,7 @@ impl State {
                 return Ok(settled.number);
             }
             if self.look()? == settled {
-                // The last writer may also be the next one, and signals its event when it starts.
+                // The last writer may start the next update too, and then signals its event.
                 let writer = match settled.number.checked_sub(1) {
                     Some(before) if !is_claim => self.await_writer(settled, before, 1, deadline)?,
                     _ => Writer::Gone,
@@ -286,7 +301,7 @@ impl State {
     }
 
     /// Acquires the right to write. Returns the state while this process writes. `event` notifies
-    /// other processes. It is signalled now, and once more at the end.
+    /// other processes. This call signals it, and the caller signals it again at the end.
     pub(crate) fn claim(&self, event: &Event, deadline: Deadline) -> Result<Moment> {
         loop {
             let now = self.look()?;
@@ -311,12 +326,13 @@ impl State {
                         ..claimed
                     };
                     if self.change(claimed, writing)? {
-                        // A process that reads a byte written after this fence also sees the phase.
-                        // The exchange alone orders only earlier accesses.
+                        // With this fence, a process that reads a byte that was written later also
+                        // sees the phase. The exchange alone orders only earlier accesses.
                         fence(Ordering::SeqCst);
-                        // Wakes the processes that wait for the next update.
+                        // This signal wakes the processes that wait for the next update.
                         if let Err(error) = event.signal() {
-                            // Nothing was written. Other processes see that from the state alone.
+                            // Nothing was written, so restore the phase. Other processes need no
+                            // signal for that.
                             let phase = match was_torn {
                                 true => Phase::Torn,
                                 false => Phase::Stable,
@@ -350,8 +366,8 @@ impl State {
         FIRST_PLACE + (number % PLACES) as usize * PLACE_BYTES
     }
 
-    /// Announces the event that other processes use to wait for the end of an update, and the
-    /// number of that signal.
+    /// Announces the event that this writer signals at the end of the update, and the number of
+    /// that signal.
     fn announce(&self, number: u64, event: &Event) -> Result<()> {
         let mut place = Vec::with_capacity(PLACE_BYTES);
         place.extend_from_slice(&number.to_ne_bytes());
@@ -360,7 +376,8 @@ impl State {
         Ok(self.memory.write(Self::place_of(number), &place)?)
     }
 
-    /// Returns the event of the writer that took a number, and the number of the signal at its end.
+    /// Returns the event of the writer that took a number, and the number of the signal that ends
+    /// its update.
     fn announced(&self, number: u64) -> Result<Option<(EventHandle, u64)>> {
         let mut place = [0; 16 + HANDLE_SIZE];
         self.memory.read(Self::place_of(number), &mut place)?;
@@ -371,9 +388,9 @@ impl State {
             .map(|handle| (handle, word(8))))
     }
 
-    /// Waits briefly, at most until the deadline, for the writer that took a number. The wait ends
-    /// when the writer signals `later` times more than at its end, or dies. `now` is the state that
-    /// the caller saw.
+    /// Waits briefly for the writer that took a number, at most until the deadline. The wait ends
+    /// when the writer dies, or when it has given `later` more signals than the one that ends its
+    /// update. `now` is the state that the caller saw.
     fn await_writer(
         &self,
         now: Moment,
@@ -392,9 +409,9 @@ impl State {
         };
         let event = match self.host().open_event_timeout(&handle, deadline.timeout()) {
             Ok(event) => event,
-            // The writer's process has ended, or has dropped the event.
+            // These errors mean that the writer's process has ended, or has dropped the event.
             Err(error) if error.is_peer_dead() || error.is_stale() => return Ok(Writer::Gone),
-            // The writer is stopped, and may continue.
+            // A timeout means that the writer's process is stopped. It may continue later.
             Err(error) if error.is_timeout() => return Ok(Writer::Perhaps),
             Err(error) => return Err(error.into()),
         };
@@ -403,7 +420,8 @@ impl State {
             .wait_value_timeout(signal, deadline.timeout().min(WRITER_INTERVAL))
             .is_ok_and(|()| self.look().is_ok_and(|found| found == now))
         {
-            // Any process that has the event can signal it, so do not spin.
+            // Pause, because any process that has the event can signal it, and this loop must not
+            // spin then.
             thread::sleep(LOOK_INTERVAL);
         }
         Ok(Writer::Perhaps)
@@ -417,7 +435,7 @@ impl State {
         Ok(is_known.then(|| PieceHash::of_bytes(bytes, len)))
     }
 
-    /// Notes the hash of a piece, or with `None`, that it is unknown.
+    /// Records the hash of a piece. `None` records that the hash is unknown.
     pub(crate) fn put_hash(&self, piece: u64, hash: Option<&PieceHash>) -> Result<()> {
         let bytes = hash.map_or([0; HASH_BYTES], PieceHash::to_bytes);
         Ok(self.memory.write(Self::hash_place(piece), &bytes)?)
@@ -451,7 +469,7 @@ mod tests {
         let start = state.look().expect("words");
         let claimed = start.next(Phase::Claimed { was_torn: false });
         change(start, claimed);
-        // Repeated short waits also detect that the writer does not continue.
+        // Repeated short waits detect a dead writer too.
         let wait = || state.settle(Deadline::after(SLICE)).ok();
         let found = (0..1000).find_map(|_| wait());
         assert_eq!(found, Some(claimed.number));
@@ -461,7 +479,7 @@ mod tests {
             let waited = next(after).expect_err("nothing was written");
             assert!(waited.is_timeout(), "{waited}");
         }
-        // The writer was only late.
+        // The writer of the claim was only late, and continues.
         let phase = Phase::Writing { was_torn: false };
         let writing = Moment { phase, ..claimed };
         change(claimed, writing);
@@ -472,7 +490,7 @@ mod tests {
         for after in [start.number, claimed.number] {
             assert_eq!(next(after).expect("an update"), ended.number);
         }
-        // The next claim does not hide the update before it.
+        // A later claim does not hide the finished update.
         change(ended, ended.next(Phase::Claimed { was_torn: false }));
         let found = (0..1000).find_map(|_| next(claimed.number).ok());
         assert_eq!(found, Some(ended.number + 1));

@@ -7,7 +7,7 @@ use crate::model::Model;
 use crate::placement::OpenOptions;
 use crate::resume::{self, Publication};
 use crate::source::{NamedBytes, NamedRange, Source};
-use crate::tuning::{MAX_LOOKS, UPDATE_PATIENCE};
+use crate::tuning::UPDATE_PATIENCE;
 use crate::update::Updater;
 use crosshandle::handle::{BackendKind, DeviceUuid};
 use crosshandle::holder::{ClaimOptions, HoldOptions, Holder};
@@ -19,12 +19,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// Maximum number of times that a name is looked up again because its version ended between the
+/// lookup and the open. With fewer, a name that is replaced all the time may not be opened.
+const MAX_LOOKS: u32 = 8;
+
 /// Roles of the parts of a model.
 pub(crate) const DATA: &str = "data";
 pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const STATE: &str = "state";
 
-/// Access to models that a holder keeps under names. A store is cheap to clone, and clones share
+/// A client for a holder that keeps models under names. A store is cheap to clone, and clones share
 /// contexts.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
@@ -35,12 +39,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Returns a store that uses the default socket directories. Does not contact the holder yet.
+    /// Creates a store that uses the default socket directories. Does not contact the holder yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the directory in which the holder is found.
+    /// Sets the socket directory of the holder.
     pub fn socket_dir(mut self, directory: impl AsRef<Path>) -> Self {
         self.socket_dir = Some(directory.as_ref().to_owned());
         self.holder = self.holder.socket_dir(directory.as_ref());
@@ -48,8 +52,8 @@ impl Store {
         self
     }
 
-    /// Sets the users as which the holder and other exporters may run (default: only the user of
-    /// this process).
+    /// Sets the users that are admitted: the holder and other exporters may run as these users
+    /// (default: only the user of this process).
     pub fn peers(mut self, peers: PeerPolicy) -> Self {
         self.holder = self.holder.peers(peers.clone());
         self.peers = peers;
@@ -57,18 +61,18 @@ impl Store {
         self
     }
 
-    /// Sets the token for the holder.
+    /// Sets the token that the store presents to the holder.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.holder = self.holder.token(token);
         self
     }
 
-    /// Returns the holder, with a timeout that ends at the deadline.
+    /// Returns a client for the holder whose requests time out at the deadline.
     pub(crate) fn holder_until(&self, deadline: Deadline) -> Holder {
         self.holder.clone().timeout(deadline.timeout())
     }
 
-    /// Returns the holder, for example to list, remove or pin names.
+    /// Returns the client for the holder, for example to list, remove or pin names.
     pub fn holder(&self) -> &Holder {
         &self.holder
     }
@@ -86,10 +90,10 @@ impl Store {
         Loaded::read(self, device, &Source::of_files(paths, options)?, options)
     }
 
-    /// Loads files as [`load`](Self::load) does, and publishes them under a name. If this process
-    /// ends before that, the next load of the same files under the same name continues the load. In
-    /// the meantime the holder keeps the loaded pieces under the name followed by `+loading`.
-    /// [`Holder::remove`] removes them.
+    /// Loads files like [`load`](Self::load), and publishes the model under a name. If this process
+    /// ends before that, the holder keeps the loaded pieces under the name followed by `+loading`,
+    /// and the next call with the same files and the same name continues the load.
+    /// [`Holder::remove`] removes an unfinished load.
     ///
     /// If the name has tokens, this store must have the token that allows everything.
     ///
@@ -137,13 +141,13 @@ impl Store {
         Loaded::copy(self, device, tensors, options)
     }
 
-    /// Drops the contexts that this store and its clones keep for later calls, for instance before
-    /// a process ends. Open models keep their own contexts.
+    /// Drops the contexts that this store and its clones keep for later calls. A process can call
+    /// this before it ends. Open models keep their own contexts.
     pub fn forget_contexts(&self) {
         let contexts =
             std::mem::take(&mut *self.contexts.lock().unwrap_or_else(PoisonError::into_inner));
-        // The lock is free here, because dropping the last context waits for threads that close
-        // objects.
+        // The contexts are dropped after the lock is released, because dropping a last context
+        // waits for threads that close objects.
         drop(contexts);
     }
 
@@ -176,7 +180,7 @@ impl Store {
         self.look_again(|| Model::open(self, name, options, deadline))
     }
 
-    /// Opens a model in order to write new contents into its tensors in place.
+    /// Opens a model for updates of its tensors in place.
     ///
     /// # Errors
     /// Returns the errors of [`open`](Self::open). Returns [`Error::Crosshandle`] if this store
@@ -185,7 +189,7 @@ impl Store {
         self.updater_timeout(name, UPDATE_PATIENCE)
     }
 
-    /// Opens a model as [`updater`](Self::updater) does, but waits for other processes at most for
+    /// Opens a model like [`updater`](Self::updater), but waits for other processes at most for
     /// `timeout` instead of 30 s.
     ///
     /// # Errors
@@ -195,18 +199,19 @@ impl Store {
         self.look_again(|| Updater::open(self, name, deadline))
     }
 
-    /// Claims a name as its only writer, in a new epoch, and opens the model in order to write new
-    /// contents into its tensors. See [`Holder::claim`].
+    /// Claims a name as its only writer, in a new epoch, and opens the model for updates in place.
+    /// See [`Holder::claim`].
     ///
     /// # Errors
     /// Returns the errors of [`updater`](Self::updater). Returns [`crosshandle::Error::Holder`]
-    /// with [`crosshandle::holder::HolderFault::Fenced`] while another process may still write it.
+    /// with [`HasWriter`](crosshandle::holder::HolderFault::HasWriter) while another process may
+    /// still write the model.
     pub fn claim(&self, name: &str, options: &ClaimOptions) -> Result<Updater> {
         self.look_again(|| Updater::claim(self, name, options))
     }
 
-    /// Waits until a name has a later version than an open model, at most for `timeout`, and opens
-    /// that version. The earlier model stays usable until it is dropped.
+    /// Waits until the name of an open model has a later version, at most for `timeout`, and opens
+    /// the later version. The earlier model stays usable until it is dropped.
     ///
     /// # Errors
     /// Returns the errors of [`open`](Self::open), also if the name is removed. Fails if the
@@ -234,14 +239,14 @@ impl Store {
         }
     }
 
-    /// Returns a context on the device that a handle is for.
     pub(crate) fn context_for(&self, handle: &MemoryHandle) -> Result<Context> {
         let (backend, uuid) = (handle.backend(), handle.device());
         let devices = Device::all();
         let is_it =
             |device: &&Device| device.info().backend == backend && device.info().uuid == uuid;
         let found = devices.iter().find(is_it);
-        // If this machine lacks the device, opening the handle fails with the best explanation.
+        // If this machine lacks the device, use any device: opening the handle then fails with the
+        // best explanation.
         let device = found
             .or(devices.first())
             .ok_or(crosshandle::Error::NoDevice {
@@ -261,7 +266,7 @@ impl Store {
         if let Some(context) = contexts.get(&key) {
             return Ok(context.clone());
         }
-        // Memory that is handed over must not share its segment.
+        // Without pooling, memory that is handed over does not share its segment with other memory.
         let mut options = ContextOptions::new()
             .pooling(false)
             .peers(self.peers.clone());

@@ -1,59 +1,12 @@
-//! Constants of time and count.
+//! Time limits, sizes and counts that several files use.
 
 use std::time::Duration;
 
-/// Number of bytes that a thread reads at a time before it hashes them. They are then still in the
-/// second-level cache of its processor. With fewer, the same bytes take more calls. With more, they
-/// do not fit into caches of 1 MiB.
-pub(crate) const PART_BYTES: usize = 512 << 10;
-
-/// Number of bytes that are copied out of shared memory at a time for hashing. They fit into the
-/// first-level cache, and are many blocks of the hash, which it processes in parallel.
+/// Number of bytes that are copied out of shared memory at a time for hashing. The bytes fit into
+/// the first-level cache, and consist of enough blocks for the parallel hash.
 pub(crate) const HASH_BYTES: usize = 32 << 10;
 
-/// Number of pieces that a resumable load copies before it waits for the device and notes them.
-/// With fewer, the device waits for the thread more often. With more, more bytes are read again
-/// after a kill.
-pub(crate) const NOTED_PIECES: usize = 8;
-
-/// Maximum number of threads by default. With fewer, hashing takes longer than copying to a fast
-/// GPU. With more, memory does not become faster.
-pub(crate) const MAX_THREADS: usize = 16;
-
-/// Default size in bytes of each of a thread's two staging buffers. With smaller buffers the start
-/// of each copy costs time. With larger ones the driver takes longer to make the buffers, which it
-/// does one by one.
-pub(crate) const STAGE_BYTES: usize = 4 << 20;
-
-/// Minimum and maximum size in bytes of parts and staging buffers that a program can choose.
-pub(crate) const MIN_STEP_BYTES: usize = 4 << 10;
-pub(crate) const MAX_STEP_BYTES: usize = 1 << 30;
-
-/// How long a loader waits for another loader of the same name. It is longer than
-/// [`CLAIM_PATIENCE`], so that the loader detects a process that died during its claim.
-pub(crate) const LOADER_PATIENCE: Duration = Duration::from_millis(600);
-
-/// Default time to wait for the end of an update when a model is opened or read. With less, large
-/// updates make readers fail. With more, a stopped writer blocks readers longer.
+/// Default time to wait for the end of an update when a model is opened or read. With a shorter
+/// time, large updates make readers fail. With a longer time, a stopped writer blocks readers
+/// longer.
 pub(crate) const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
-
-/// Maximum age of a writer's claim without an announcement, after which the writer is treated as
-/// dead. The two steps are normally microseconds apart. With less, a writer that is not scheduled
-/// for that long must start again. With more, the next writer waits longer, and a reader that waits
-/// half a second at a time, as the Python module does, never detects a dead writer.
-pub(crate) const CLAIM_PATIENCE: Duration = Duration::from_millis(250);
-
-/// Interval at which a process checks an update whose writer gives no signal.
-pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Interval at which a process checks for the next update when no writer exists that would signal
-/// it.
-pub(crate) const IDLE_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Maximum wait for a writer's event before the writer's process is checked again. It limits the
-/// delay that a wrong signal number can cause.
-pub(crate) const WRITER_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Maximum number of times that a name is looked up again because its version ended between the
-/// lookup and the open. With fewer, a name that is replaced all the time may not be opened.
-pub(crate) const MAX_LOOKS: u32 = 8;

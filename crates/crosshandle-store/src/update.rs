@@ -31,11 +31,11 @@ pub struct Updater {
     data: Memory,
     listing: Memory,
     state: State,
-    /// Notifies readers when an update starts and ends. When this process dies, the event shows
-    /// that the update will not end.
+    /// The event that is signalled when an update starts and ends. If this process dies, readers
+    /// learn from the event that the update will not end.
     event: Event,
     context: Context,
-    /// For copies on the device, created on first use.
+    /// The queue for copies on the device, which is created on first use.
     queue: Option<Queue>,
     /// The exclusive right to write, if the name was claimed.
     lease: Option<Lease>,
@@ -59,7 +59,7 @@ impl Updater {
     /// Claims a name, and opens it for writing.
     pub(crate) fn claim(store: &Store, name: &str, options: &ClaimOptions) -> Result<Self> {
         let lease = store.holder().claim(name, options)?;
-        // The memory gets a full timeout of its own, even if the claim has waited for long.
+        // Opening the memory has its own timeout, because the claim may have used up its timeout.
         let deadline = Deadline::after(UPDATE_PATIENCE);
         let parts = Parts::of(store, lease.held().clone(), Access::ReadWrite, deadline);
         match parts.and_then(|parts| Self::of(store, parts, deadline)) {
@@ -68,7 +68,8 @@ impl Updater {
                 ..updater
             }),
             Err(error) => {
-                // A kept claim would lock other writers out for as long as this process runs.
+                // End the claim, because it would lock other writers out for as long as this
+                // process runs.
                 let _ = lease.end();
                 Err(error)
             }
@@ -80,9 +81,10 @@ impl Updater {
         let context = store.context_for(&parts.data)?;
         let data =
             context.open_memory_timeout(&parts.data, Access::ReadWrite, deadline.timeout())?;
-        // An update changes only the hash in the manifest, so it may be read at any time.
+        // An update changes only the hash in the manifest, so the manifest may be read during an
+        // update.
         let (manifest, _) = read_listing(&parts.listing, name, data.len() as u64)?;
-        // Isolated, so that readers that have this event open cannot disturb other events.
+        // The event is isolated, so that readers that have it open cannot access other events.
         let options = EventOptions::new().isolated(true);
         let event = parts.state.host().create_event_with(options)?;
         event.set_name("update");
@@ -106,12 +108,12 @@ impl Updater {
         self.lease.as_ref().map(Lease::epoch)
     }
 
-    /// Ends writing. If this process has claimed the name, another process may then claim it. If
-    /// the updater is dropped instead, the claim lasts until this process ends.
+    /// Ends writing, and releases a claim of the name, so that another process may claim it. If the
+    /// updater is dropped instead, the claim lasts until this process ends.
     ///
     /// # Errors
-    /// Returns [`crosshandle::Error::Holder`] if there is no holder, or the name has another writer
-    /// by now.
+    /// Returns [`crosshandle::Error::Holder`] if there is no holder, or if another process has
+    /// become the writer of the name.
     pub fn end(self) -> Result<()> {
         let Self {
             lease,
@@ -120,8 +122,8 @@ impl Updater {
             state,
             ..
         } = self;
-        // Close these first, because the next claim makes the holder check which processes have the
-        // memory open for writing.
+        // The memory is closed first, because the holder grants the next claim only when no process
+        // has the memory open for writing.
         drop((data, listing, state));
         match lease {
             Some(lease) => Ok(lease.end()?),
@@ -151,8 +153,8 @@ impl Updater {
     }
 
     /// Starts an update. First waits for the end of another process's update, at most for
-    /// `timeout`. From now on readers wait, until [`Update::finish`] ends the update. If the update
-    /// is dropped after it has written something, or if this process dies, the model is torn.
+    /// `timeout`. Readers then wait until [`Update::finish`] ends the update. If the update is
+    /// dropped after it has written something, or if this process dies, the model is torn.
     ///
     /// # Errors
     /// Fails if the timeout expires. Fails if a limit of the system is reached.
@@ -165,7 +167,7 @@ impl Updater {
             has_failed: false,
             updater: self,
         };
-        // Another writer's update may have left another hash.
+        // Read the manifest again, because another writer may have changed its hash.
         let bytes = update.updater.manifest.bytes;
         let (manifest, _) = read_listing(&update.updater.listing, &update.updater.name, bytes)?;
         if !manifest.has_layout_of(&update.updater.manifest) {
@@ -197,18 +199,18 @@ impl Updater {
 #[derive(Debug)]
 pub struct Update<'a> {
     updater: &'a mut Updater,
-    /// `None` when the update has ended.
+    /// The state while this process writes. `None` when the update has ended.
     moment: Option<Moment>,
     options: LoadOptions,
     /// The written ranges, as offsets and lengths.
     written: Vec<(u64, u64)>,
-    /// Some of those ranges may have been written only in part.
+    /// Whether some of these ranges may have been written only in part.
     has_failed: bool,
 }
 
 impl Update<'_> {
-    /// Sets the threads and the progress callback of the following calls. The other options are
-    /// ignored.
+    /// Sets the number of threads and the progress callback of the following calls. Other options
+    /// are ignored.
     pub fn options(mut self, options: LoadOptions) -> Self {
         self.options = options;
         self
@@ -234,8 +236,8 @@ impl Update<'_> {
         self.write_source(Source::of_bytes(tensors)?)
     }
 
-    /// Writes the tensors of safetensors files, which [`Store::load`] could read. They may be all
-    /// or some of the model's tensors.
+    /// Writes the tensors in safetensors files. The paths have the same meaning as for
+    /// [`Store::load`]. The files may contain all or some of the model's tensors.
     ///
     /// # Errors
     /// Returns the errors of [`write`](Self::write), and [`Error::Io`], [`Error::Format`].
@@ -295,7 +297,7 @@ impl Update<'_> {
         let to = updater.data.range(place as usize..(place + len) as usize)?;
         let copy = Command::copy(source, to)?;
         self.written.push((place, len));
-        // Assume a failure until the copy has succeeded.
+        // The flag is set until the copy has succeeded, so that an early return leaves it set.
         let had_failed = mem::replace(&mut self.has_failed, true);
         queue.submit(copy)?;
         queue.finish()?;
@@ -303,7 +305,7 @@ impl Update<'_> {
         Ok(())
     }
 
-    /// Ends the update and hashes what it has written. Returns the model's new hash.
+    /// Ends the update, and hashes the pieces that it has written. Returns the model's new hash.
     ///
     /// # Errors
     /// Returns [`Error::Incomplete`] if the model was torn and the update has not written all of
@@ -314,9 +316,8 @@ impl Update<'_> {
         self.end(true)
     }
 
-    /// Ends the update as [`finish`](Self::finish) does, but without hashing what it has written,
-    /// which takes time. The contents cannot be verified until a later update has computed the
-    /// hash.
+    /// Ends the update like [`finish`](Self::finish), but does not hash the written pieces, which is
+    /// faster. The contents cannot be verified until a later update has computed the hash.
     ///
     /// # Errors
     /// Returns the errors of [`finish`](Self::finish).
@@ -353,8 +354,8 @@ impl Update<'_> {
         Ok(blake3::hash(&text))
     }
 
-    /// Notes the hashes of the written pieces, or that they are unknown. Returns the hash of all
-    /// bytes if the hashes of all pieces are known.
+    /// Records the hashes of the written pieces, or records that they are unknown. Returns the hash
+    /// of all bytes if the hashes of all pieces are known.
     fn note_hashes(&self, written: &[(u64, u64)], hashes: bool) -> Result<Option<Hash>> {
         let Updater {
             state,
@@ -368,11 +369,12 @@ impl Update<'_> {
             |(start, len): &(u64, u64)| start / PIECE_BYTES..=(start + len - 1) / PIECE_BYTES;
         let mut changed: BTreeSet<u64> = written.iter().flat_map(touched).collect();
         if self.must_be_full() {
-            // This update has not written the zeros between tensors, but the torn update may have
-            // overwritten them.
+            // Hash the pieces between tensors too: the torn update may have overwritten the zeros
+            // there.
             changed.extend(all.clone());
         }
-        // A process that dies before the end must not leave a wrong hash.
+        // Clear the hashes of changed pieces first, so that a process that dies before the end
+        // leaves no wrong hash.
         for piece in &changed {
             state.put_hash(*piece, None)?;
         }
@@ -402,7 +404,7 @@ impl Update<'_> {
 
     fn write_placed(&mut self, source: &Source<'_>) -> Result<()> {
         self.written.extend(source.parts(u64::MAX));
-        // Assume a failure until the write has succeeded.
+        // The flag is set until the write has succeeded, so that an early return leaves it set.
         let had_failed = mem::replace(&mut self.has_failed, true);
         let total = source.parts(u64::MAX).iter().map(|(_, len)| len).sum();
         let progress = |done| self.options.tell(done, total);
@@ -431,11 +433,11 @@ impl Update<'_> {
 impl Drop for Update<'_> {
     fn drop(&mut self) {
         let phase = match self.written.is_empty() && !self.must_be_full() {
-            // The update was, for instance, refused before it wrote anything.
+            // An update that was refused may have written nothing.
             true => Phase::Stable,
             false => Phase::Torn,
         };
-        // If this fails, other processes notice when this process ends.
+        // If this fails, other processes detect the end of the update when this process ends.
         let _ = self.leave(phase);
     }
 }

@@ -1,4 +1,5 @@
-//! Every public function with a timeout, called while a writer, a holder or a successor is stopped.
+//! Every public function with a timeout returns in time while a writer, a holder or a successor is
+//! stopped.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod holding;
@@ -22,7 +23,7 @@ const WRITER: &str = "writer";
 
 /// Timeout of each call.
 const TIMEOUT: Duration = Duration::from_millis(200);
-/// Allowed lateness on a busy machine.
+/// Maximum delay of a call beyond its timeout, on a busy machine.
 const LATENESS: Duration = Duration::from_secs(1);
 
 fn role() -> bool {
@@ -70,7 +71,8 @@ use Stopped::{Holder as TheHolder, HolderAndSuccessor as Both, Successor, Writer
 /// A call with a timeout.
 struct Row<'a> {
     name: &'static str,
-    /// If one of these processes is stopped, the call can end only by its timeout.
+    /// The processes that the call needs. If one of these is stopped, the call can end only by its
+    /// timeout.
     needs: &'static [Stopped],
     call: Box<dyn FnOnce() -> Result<(), Error> + Send + 'a>,
 }
@@ -89,7 +91,7 @@ fn row<'a, T, E: Into<Error>>(
 
 /// Names that calls change. The first one is the model that is updated.
 const NAMES: [&str; 8] = [
-    "model", "again", "claimed", "ended", "fenced", "pinned", "removed", "written",
+    "model", "again", "claimed", "ended", "revoked", "pinned", "removed", "written",
 ];
 
 /// Returns all functions of the store and of the holder's client that have a timeout. The last two
@@ -109,7 +111,7 @@ fn rows<'a>(store: &'a Store, memory: &'a Memory) -> Vec<Row<'a>> {
     asleep.sleep().expect("nothing uses it");
     let mut updater = store.updater("model").expect("held");
     let open = OpenOptions::new().patience(TIMEOUT);
-    // Enough time for the claim too.
+    // The timeout must be long enough for the claim.
     let lease = asked().timeout(LATENESS);
     let lease = lease.claim("ended", &ClaimOptions::new());
     let lease = lease.expect("nobody writes");
@@ -154,7 +156,7 @@ fn rows<'a>(store: &'a Store, memory: &'a Memory) -> Vec<Row<'a>> {
             asked().await_epoch("model", 9, TIMEOUT)
         }),
         row("Holder::claim", HELD, move || {
-            asked().claim("fenced", &claim())?.end()
+            asked().claim("revoked", &claim())?.end()
         }),
         row("Holder::back_up", HELD, move || asked().back_up(&kept)),
         row("Lease::end", HELD, move || lease.end()),

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 const LOADER: &str = "loader";
-/// Size in bytes of a piece, and of the pieces that are noted at a time.
+/// Size in bytes of a piece, and of the pieces whose hashes are recorded at a time.
 const PIECE: usize = 16 << 20;
 const NOTED: usize = 8 * PIECE;
 /// Size of the model in bytes: more than is noted at a time, and with an incomplete piece.
@@ -82,7 +82,7 @@ fn a_load_that_was_killed_goes_on_where_it_was() {
         .expect("loaded")
         .hash();
 
-    // The piece that was finished when the loader was killed was not noted yet.
+    // The ninth piece was finished when the loader was killed, but its hash was not recorded yet.
     let loader = begin(TEST, &directory, 9);
     let refused = load(&LoadOptions::new()).expect_err("another one loads");
     assert!(matches!(refused, Error::Invalid(_)), "{refused}");
@@ -104,7 +104,7 @@ fn a_load_that_was_killed_goes_on_where_it_was() {
     let names: Vec<_> = names.iter().map(|name| name.name.as_str()).collect();
     assert_eq!(names, ["model"]);
 
-    // A piece that does not match its noted hash is read again. A finished load is not resumed.
+    // A piece that does not match its recorded hash is read again. A finished load is not resumed.
     begin(TEST, &directory, 9).kill();
     let held = store.holder().open_to_write("model+loading").expect("held");
     let context = directory.context();
@@ -122,7 +122,7 @@ fn a_load_that_was_killed_goes_on_where_it_was() {
         .verify(&LoadOptions::new())
         .expect("the first version is as it was");
 
-    // Other files are another model.
+    // A load of other files does not resume this load.
     begin(TEST, &directory, 9).kill();
     fs::remove_file(file(&directory)).expect("it was there");
     write(&file(&directory), 2);

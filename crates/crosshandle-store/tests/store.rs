@@ -1,4 +1,4 @@
-//! Models that one process loads, a second one holds, and more processes open.
+//! Models that one process loads, a holder keeps, and other processes open.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod holding;

@@ -174,6 +174,11 @@ fn mappings_of(model: &Model) -> usize {
     around.filter(|line| line.contains("memfd")).count()
 }
 
+fn verify(model: &Model) {
+    let same = model.verify(&LoadOptions::new());
+    same.expect("as it was written");
+}
+
 fn first_byte(model: &Model) -> u8 {
     let mut byte = [0];
     let tensor = model.tensor("small").expect("a tensor");
@@ -230,9 +235,7 @@ fn an_update_in_place_is_seen_and_has_the_hash_of_a_load() {
     model.refresh(DEADLINE).expect("nobody writes");
     assert_eq!(model.hash().to_string(), expected);
     assert_eq!(model.version(), 1);
-    model
-        .verify(&LoadOptions::new())
-        .expect("as it was written");
+    verify(&model);
     store
         .open_expecting("model", model.hash())
         .expect("this one");
@@ -243,9 +246,7 @@ fn an_update_in_place_is_seen_and_has_the_hash_of_a_load() {
     let delta = writer.hear();
     model.refresh(DEADLINE).expect("nobody writes");
     assert_eq!((model.hash().to_string(), first_byte(&model)), (delta, 3));
-    model
-        .verify(&LoadOptions::new())
-        .expect("as it was written");
+    verify(&model);
     let own = [3; SMALL];
     let (large, _) = tensors(2);
     let loaded = store.load_tensors(
@@ -265,9 +266,7 @@ fn an_update_in_place_is_seen_and_has_the_hash_of_a_load() {
     assert!(matches!(refused, Err(Error::NoHash)), "{refused:?}");
     writer.say("all 2");
     assert_eq!(writer.hear(), expected);
-    model
-        .verify(&LoadOptions::new())
-        .expect("as it was written");
+    verify(&model);
     end(writer);
 }
 
@@ -290,7 +289,7 @@ fn readers_wait_for_an_update_and_never_take_a_mixture() {
     for round in 2..8 {
         writer.say(&format!("begin {round}"));
         assert_eq!(writer.hear(), "begun true");
-        // No process reads consistently now, and no other process can write.
+        // Until the update ends, consistent reads fail and no other process can write.
         let waited = model.stable(SHORT).expect_err("it is under way");
         assert!(waited.is_timeout(), "{waited}");
         let mut own = store.updater("model").expect("held");
@@ -307,9 +306,7 @@ fn readers_wait_for_an_update_and_never_take_a_mixture() {
             assert_eq!(reader.hear(), format!("{} {round}", round - 1));
         }
     }
-    model
-        .verify(&LoadOptions::new())
-        .expect("as it was written");
+    verify(&model);
 }
 
 #[test]
@@ -348,8 +345,7 @@ fn a_writer_that_dies_leaves_the_model_torn_until_all_of_it_is_written() {
             Err(Error::Torn)
         ));
         let mut writer = start(TEST, WRITER, &directory, "open");
-        // An update of one tensor does not repair the model, not even for a later update of that
-        // kind.
+        // An update of one tensor does not repair the model, and neither does a second one.
         for _ in 0..2 {
             writer.say("small 9");
             let refused = writer.hear();
@@ -362,9 +358,7 @@ fn a_writer_that_dies_leaves_the_model_torn_until_all_of_it_is_written() {
         model.refresh(DEADLINE).expect("mended");
         assert_eq!(model.hash().to_string(), hash);
         assert_eq!(first_byte(&model), round);
-        model
-            .verify(&LoadOptions::new())
-            .expect("as it was written");
+        verify(&model);
     }
     // Publishing the next version also repairs the name.
     let mut writer = start(TEST, WRITER, &directory, "open");
@@ -426,9 +420,7 @@ fn what_does_not_fit_is_not_written() {
         })
         .collect();
     assert_eq!(found[..], expected);
-    model
-        .verify(&LoadOptions::new())
-        .expect("as it was written");
+    verify(&model);
 }
 
 #[test]
@@ -475,9 +467,7 @@ fn a_write_that_fails_in_the_middle_leaves_the_model_torn() {
         let all = [named("large", &large), named("small", &small)];
         update.write(all).expect("written");
         update.finish().expect("all of it");
-        model
-            .verify(&LoadOptions::new())
-            .expect("as it was written");
+        verify(&model);
     }
 }
 

@@ -264,7 +264,7 @@ pub enum HolderFault {
     /// The program has not shown the name's token.
     NotAllowed,
     /// The name's memory has a writer whose work has not provably ended.
-    Fenced,
+    HasWriter,
     /// The holder put the request off because other processes send it too many. Callers see this
     /// error only after the request was repeated, at growing intervals, until its timeout.
     Busy,
@@ -282,7 +282,7 @@ impl HolderFault {
             | Self::NoSuchName
             | Self::NameTaken
             | Self::Pinned
-            | Self::Fenced
+            | Self::HasWriter
             | Self::Refused => ErrorKind::InvalidArgument,
         }
     }

@@ -51,10 +51,9 @@ pub enum Ownership {
     Owned,
 }
 
-/// The objects of an OpenCL runtime that runs the host's kernels, as numbers. All contexts on one
-/// device share them. They live as long as the process. The objects of a
-/// part of a device live as long as the part and the objects created on
-/// it.
+/// Raw handles, as integers, of the OpenCL runtime that runs kernels on the host. All contexts on
+/// one device share them, and they live as long as the process. Those of a part of a device live
+/// until the part and all objects created on it have been dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NativeRuntime {
     /// The `cl_platform_id`.

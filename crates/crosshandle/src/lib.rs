@@ -51,7 +51,7 @@
 //! | [`PhysicalMemory`](virtual_memory::PhysicalMemory), [`VirtualRange`](virtual_memory::VirtualRange) | memory without an address, and addresses without memory | [`virtual_memory`] |
 //! | [`Event`] | a counter of signals that processes wait for | [`event`] |
 //! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits that run asynchronously | [`graph`] |
-//! | [`Program`](kernel::Program), [`Kernel`](kernel::Kernel) | code for a device that can run some | [`kernel`] |
+//! | [`Program`](kernel::Program), [`Kernel`](kernel::Kernel) | code that a device runs | [`kernel`] |
 //! | [`Image`](image::Image) | pixels in the layout of the device | [`image`] |
 //! | [`MemoryHandle`], [`EventHandle`] | the bytes that one process sends to another | [`handle`] |
 //! | [`Bundle`](handle::bundle::Bundle) | handles and the layouts of arrays in their memory, as bytes | [`handle`] |
@@ -83,7 +83,7 @@
 //! Events can also be awaited without a thread for each. [`Event::reached`] is a future and
 //! [`Event::values`] a stream for any async runtime, [`Event::on_signal`] calls a function, and a
 //! [`Notifier`] has a descriptor for epoll and other event loops. All of them report failures and
-//! deaths as waits do. Dropping one cancels it.
+//! deaths as waits do. Dropping any of them cancels the wait.
 //!
 //! # Lifetime
 //! A process that has an object open keeps it. An exporter that frees memory or ends takes nothing
@@ -185,10 +185,10 @@ pub mod device {
     };
 }
 
-/// Futures, streams and callbacks of events, and what events report.
+/// Futures, streams, callbacks and sets of events, and what events report.
 pub mod event {
     pub use crate::api::event::{
-        EventProfile, EventStatus, Notification, Reached, Subscription, Values,
+        EventProfile, EventSet, EventStatus, Notification, Reached, Subscription, Values,
     };
     pub use crosshandle_types::error::PeerDeath;
 }

@@ -1,7 +1,8 @@
 //! Tests of awaited signals in one process: futures, streams, callbacks, notifiers and waits for
 //! many events. `crates/conformance/src/cases/awaited.rs` tests them across processes.
 
-use crosshandle::{Context, Device, Error, Event, EventOptions, Notifier};
+use crosshandle::event::EventSet;
+use crosshandle::{Context, Device, Error, EventOptions, Notifier};
 use std::pin::pin;
 use std::sync::mpsc::channel;
 use std::task::Waker;
@@ -142,18 +143,18 @@ fn waits_for_many_events_end() {
     for count in [2, 127, 128, 1000] {
         let events =
             Vec::from_iter((0..count).map(|_| context.create_event_with(options).unwrap()));
-        let all = Vec::from_iter(&events);
-        let next = Vec::from_iter(events.iter().map(|event| (event, 1)));
-        let late = Event::wait_any_value(&next, Some(Duration::from_millis(20)));
+        let all = EventSet::latest(&events);
+        let next = EventSet::values(events.iter().map(|event| (event, 1)));
+        let late = next.wait_any_timeout(Duration::from_millis(20));
         assert!(late.unwrap_err().is_timeout());
-        let late = Event::wait_all(&all, Some(Duration::ZERO));
+        let late = all.wait_all_timeout(Duration::ZERO);
         assert!(
             late.is_err_and(|late| late.is_timeout()),
             "none is signalled"
         );
         let last = count - 1;
         thread::scope(|scope| {
-            let any = scope.spawn(|| Event::wait_any_value(&next, Some(DEADLINE)));
+            let any = scope.spawn(|| next.wait_any_timeout(DEADLINE));
             thread::sleep(Duration::from_millis(5));
             events[last].signal().unwrap();
             assert_eq!(any.join().unwrap().unwrap(), last);

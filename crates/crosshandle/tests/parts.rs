@@ -1,5 +1,5 @@
-//! Tests of parts of the host, which need an OpenCL runtime that can divide it. Without one, the
-//! tests print that and pass.
+//! Tests of parts of the host, which need two processors and an OpenCL runtime that can divide the
+//! host.
 
 use crosshandle::image::Image;
 use crosshandle::kernel::Program;
@@ -25,22 +25,15 @@ const SOURCE: &str = "
     }
 ";
 
-/// Returns the host and its number of compute units, if it can be divided into several parts.
-fn host() -> Option<(Device, u32)> {
+/// Returns the host, which can be divided into several parts, and its number of compute units.
+fn host() -> (Device, u32) {
     let host = Device::find("host").unwrap();
-    match host.partitions() {
-        Ok(limits) if limits.parts > 1 && limits.equally && limits.by_counts => {
-            Some((host, limits.compute_units))
-        }
-        Ok(limits) => {
-            println!("not tested: {limits:?}");
-            None
-        }
-        Err(error) => {
-            println!("not tested: {error}");
-            None
-        }
-    }
+    let limits = host.partitions().unwrap_or_else(|error| panic!("{error}"));
+    assert!(
+        limits.parts > 1 && limits.equally && limits.by_counts,
+        "{limits:?}"
+    );
+    (host, limits.compute_units)
 }
 
 fn kernel(context: &Context, name: &str) -> Kernel {
@@ -75,8 +68,9 @@ fn crowd(context: &Context, turns: u32) -> i32 {
 }
 
 #[test]
+#[ignore = "needs an OpenCL runtime; `cargo xtask test` runs it"]
 fn a_part_runs_kernels_on_its_own_compute_units() {
-    let Some((host, _)) = host() else { return };
+    let (host, _) = host();
     let parts = host.partition(&Partition::ByCounts(vec![1])).unwrap();
     let [part] = &parts[..] else {
         panic!("{} parts", parts.len())
@@ -95,8 +89,9 @@ fn a_part_runs_kernels_on_its_own_compute_units() {
 }
 
 #[test]
+#[ignore = "needs an OpenCL runtime; `cargo xtask test` runs it"]
 fn parts_and_the_whole_share_memory_and_events() {
-    let Some((host, units)) = host() else { return };
+    let (host, units) = host();
     let parts = host.partition(&Partition::Equally(1)).unwrap();
     assert_eq!(parts.len(), units as usize);
     assert!(parts.iter().all(|part| part.info().compute_units == 1));
@@ -128,8 +123,9 @@ fn parts_and_the_whole_share_memory_and_events() {
 }
 
 #[test]
+#[ignore = "needs an OpenCL runtime; `cargo xtask test` runs it"]
 fn parts_of_one_partition_run_each_others_kernels() {
-    let Some((host, _)) = host() else { return };
+    let (host, _) = host();
     let parts = host.partition(&Partition::ByCounts(vec![1, 1])).unwrap();
     let contexts = [&parts[0], &parts[1], &host].map(|device| Context::new(device).unwrap());
     let native = |device: &Device| device.native_runtime().unwrap();
@@ -154,12 +150,9 @@ fn parts_of_one_partition_run_each_others_kernels() {
 }
 
 #[test]
+#[ignore = "needs an OpenCL runtime; `cargo xtask test` runs it"]
 fn parts_copy_pixels() {
-    let Some((host, _)) = host() else { return };
-    if let Err(error) = host.images() {
-        println!("not tested: {error}");
-        return;
-    }
+    let (host, _) = host();
     let parts = host.partition(&Partition::ByCounts(vec![1])).unwrap();
     let context = Context::new(&parts[0]).unwrap();
     let format = ImageFormat {
@@ -191,8 +184,9 @@ fn parts_copy_pixels() {
 }
 
 #[test]
+#[ignore = "needs an OpenCL runtime; `cargo xtask test` runs it"]
 fn parts_are_divided_again_and_outlive_what_they_are_parts_of() {
-    let Some((host, _)) = host() else { return };
+    let (host, _) = host();
     let pair = host.partition(&Partition::ByCounts(vec![2])).unwrap();
     let limits = pair[0].partitions().unwrap();
     assert_eq!((limits.parts, pair[0].info().compute_units), (2, 2));
@@ -205,8 +199,9 @@ fn parts_are_divided_again_and_outlive_what_they_are_parts_of() {
 }
 
 #[test]
+#[ignore = "needs an OpenCL runtime; `cargo xtask test` runs it"]
 fn what_cannot_be_divided_is_refused() {
-    let Some((host, units)) = host() else { return };
+    let (host, units) = host();
     for bad in [
         Partition::Equally(0),
         Partition::Equally(units + 1),

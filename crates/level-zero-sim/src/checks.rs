@@ -41,7 +41,6 @@ pub(crate) enum Check {
 }
 
 impl Check {
-    /// Returns the name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::WrongClose => "wrong-close",

@@ -14,7 +14,6 @@ use crate::ledger::{Resource, write_report};
 
 #[derive(Default)]
 pub(crate) struct Context {
-    /// The number of objects in this context.
     members: AtomicUsize,
 }
 

@@ -67,7 +67,6 @@ impl Device {
     }
 }
 
-/// Whether any device of this process is lost.
 static ANY_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The handles of devices, as addresses.
@@ -85,14 +84,12 @@ static DEVICES: LazyLock<Result<Vec<usize>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Returns the handles of all devices.
 pub(crate) fn devices() -> Result<Vec<ze_device_handle_t>> {
     let devices = DEVICES.as_ref().map_err(|&code| code)?;
     let handle = |&address| std::ptr::with_exposed_provenance_mut(address);
     Ok(devices.iter().map(handle).collect())
 }
 
-/// Returns the handle of a device.
 pub(crate) fn handle_of(device: &Device) -> Result<ze_device_handle_t> {
     Ok(devices()?[device.index as usize])
 }

@@ -14,7 +14,6 @@ use crate::switches::switches;
 use crate::wait::{Bell, Deadline, Waited};
 use crate::work::Work;
 
-/// A submitted command.
 pub(crate) struct Submitted {
     pub(crate) waits: Few<Wait>,
     pub(crate) work: Work,

@@ -123,7 +123,6 @@ impl Event {
     }
 }
 
-/// A wait for one signal.
 pub(crate) struct Wait {
     state: Arc<State>,
     number: u64,

@@ -18,7 +18,6 @@ const STRIDE: usize = 64;
 /// through a handle sees zeros.
 const ROOM: usize = 1 << 30;
 
-/// An object that has a handle.
 pub(crate) trait Object: Any + Send + Sync {
     /// The object's name in reports of wrong use.
     const NAME: &'static str;
@@ -52,7 +51,6 @@ fn registry() -> Result<&'static Registry> {
     REGISTRY.as_ref().ok_or(crate::call::OUT_OF_DEVICE_MEMORY)
 }
 
-/// Creates a handle for a new object.
 pub(crate) fn create<T: Object, H>(object: Arc<T>) -> Result<*mut H> {
     let registry = registry()?;
     ledger::add(object.resource());
@@ -106,7 +104,6 @@ fn find<T: Object>(handle: *mut c_void) -> Result<(usize, Option<Arc<T>>)> {
     Ok((index, object.and_then(std::result::Result::ok)))
 }
 
-/// Returns the object of a handle.
 pub(crate) fn get<T: Object, H>(handle: *mut H) -> Result<Arc<T>> {
     match find(handle.cast())? {
         (_, Some(object)) => Ok(object),

@@ -35,7 +35,6 @@ pub(crate) struct Kernel {
     kernel: opencl_cpu::Kernel,
     parameters: Vec<Parameter>,
     state: Mutex<State>,
-    /// Counts the commands that use the kernel.
     pub(crate) use_count: UseCount,
 }
 

@@ -59,7 +59,6 @@ pub(crate) struct Module {
     names: Vec<CString>,
     /// The addresses and sizes of the variables that the program has asked for.
     variables: Mutex<Vec<(usize, usize)>>,
-    /// Counts the kernels that use the module.
     pub(crate) use_count: UseCount,
 }
 
@@ -113,7 +112,6 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Reads an input.
     fn read(
         format: ze_module_format_t,
         (first, size): (*const u8, usize),

@@ -109,15 +109,27 @@ impl Mapping {
         Ok(range)
     }
 
+    /// Reserves a range as [`reserve`](Self::reserve) does, at this address. Returns `None` if an
+    /// address of the range is taken.
+    pub(crate) fn reserve_at(address: usize, size: usize) -> Option<Self> {
+        let range = Self::anonymous_near(address, size, ProtFlags::empty()).ok()?;
+        (range.address() == address).then_some(range)
+    }
+
     /// Maps a range that reads as zeros and uses no memory.
     pub(crate) fn zeros(size: usize) -> Result<Self> {
         Self::anonymous(size, ProtFlags::READ)
     }
 
     fn anonymous(size: usize, protection: ProtFlags) -> Result<Self> {
+        Self::anonymous_near(0, size, protection)
+    }
+
+    fn anonymous_near(hint: usize, size: usize, protection: ProtFlags) -> Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: the kernel chooses the place of the new range.
-        let base = unsafe { mmap_anonymous(ptr::null_mut(), size, protection, flags) };
+        let hint = ptr::without_provenance_mut(hint);
+        // SAFETY: the address is a hint, so the kernel replaces no other mapping.
+        let base = unsafe { mmap_anonymous(hint, size, protection, flags) };
         Ok(Self {
             base: base
                 .ok()

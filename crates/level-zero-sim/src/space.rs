@@ -144,14 +144,12 @@ pub(crate) fn gone(address: usize) -> Option<Resource> {
     space.gone.get(&address).copied()
 }
 
-/// Returns the region that contains an address.
 pub(crate) fn find(address: usize) -> Option<Arc<Region>> {
     let space = SPACE.read().unwrap_or_else(PoisonError::into_inner);
     let (_, region) = space.regions.range(..=address).next_back()?;
     (address < region.end()).then(|| region.clone())
 }
 
-/// Returns the region of a context that begins at an address.
 pub(crate) fn starting(address: usize, context: &Arc<Context>) -> Option<Arc<Region>> {
     find(address).filter(|region| region.base == address && Arc::ptr_eq(&region.context, context))
 }

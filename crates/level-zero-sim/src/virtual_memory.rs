@@ -62,7 +62,7 @@ fn page_size(size: usize) -> usize {
 entry! {
     fn zeVirtualMemReserve(
         context: ze_context_handle_t,
-        _hint: *const c_void,
+        hint: *const c_void,
         size: usize,
         to: *mut *mut c_void,
     ) {
@@ -71,7 +71,12 @@ entry! {
         if size == 0 || !size.is_multiple_of(GRANULE) {
             return Err(UNSUPPORTED_SIZE);
         }
-        let mapping = Mapping::reserve(size, page_size(size))?;
+        let is_usable = !hint.is_null() && hint.addr().is_multiple_of(page_size(size));
+        let wished = is_usable.then(|| Mapping::reserve_at(hint.addr(), size));
+        let mapping = match wished.flatten() {
+            Some(mapping) => mapping,
+            None => Mapping::reserve(size, page_size(size))?,
+        };
         let base = mapping.base().as_ptr();
         context.gain();
         ledger::add(Resource::Reservation);

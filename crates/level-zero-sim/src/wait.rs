@@ -30,7 +30,6 @@ impl Deadline {
     }
 }
 
-/// The outcome of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waited {
     Done,

@@ -106,7 +106,6 @@ impl Device {
         self.device
     }
 
-    /// Returns whether the device is a part of another device.
     pub(crate) fn is_part(&self) -> bool {
         self.division.is_some()
     }

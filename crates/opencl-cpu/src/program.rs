@@ -216,7 +216,6 @@ pub unsafe fn constant_sizes(
     numbers.iter().map(size).collect()
 }
 
-/// Converts a text to a C string.
 fn c_text(text: &str) -> Result<CString, Failure> {
     CString::new(text).map_err(|_| Failure::new("clBuildProgram", CL_INVALID_VALUE))
 }

@@ -396,7 +396,6 @@ pub(crate) fn numbers(bytes: &[u8]) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the value of a query.
 pub(crate) fn value<T: Default + Copy>(
     operation: &'static str,
     query: impl FnOnce(usize, *mut c_void, *mut usize) -> cl_int,
@@ -410,7 +409,6 @@ pub(crate) fn value<T: Default + Copy>(
     Ok(unsafe { value.assume_init() })
 }
 
-/// Returns the bytes of a query's result.
 pub(crate) fn bytes(
     operation: &'static str,
     query: impl Fn(usize, *mut c_void, *mut usize) -> cl_int,

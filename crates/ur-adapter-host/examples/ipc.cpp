@@ -1,5 +1,5 @@
-// Two processes write to the same device memory, and wait for each other's events. They only
-// exchange handles, which are a few bytes long, here through pipes:
+// Two processes write to the same device memory, and wait for each other's events. They exchange
+// only handles, which are small. In this example, the handles travel through pipes:
 //
 //     mkfifo back; ./ipc producer <back | ./ipc consumer >back; rm back
 

@@ -1,8 +1,8 @@
-//! Runs the programs for the host adapter unmodified on this adapter, with the stock runtime, the
-//! stock Level Zero loader and the simulated driver.
+//! Runs the client programs for the host adapter, unmodified, with this adapter. They use the stock
+//! runtime, the stock Level Zero loader and the simulated driver.
 //!
-//! `cargo xtask test` compiles them, and sets the environment variables that they need. A plain
-//! `cargo test` skips these tests.
+//! `cargo xtask test` compiles the clients, and sets the environment variables that these tests
+//! read. A plain `cargo test` skips the tests.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,11 +12,11 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time limit of a client, which is a little longer than the clients' own limit.
+/// Time limit for a client. It is a little longer than the limit in the clients.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The kernels of the conformance suite, as a module in SPIR-V. The name of the variable refers to
-/// another format.
+/// The environment variable for the path of the conformance suite's kernels, and the path. The
+/// kernels are a SPIR-V module, although the name of the variable mentions PTX.
 const KERNELS: (&str, &str) = (
     "KERNELS_PTX",
     concat!(
@@ -25,7 +25,7 @@ const KERNELS: (&str, &str) = (
     ),
 );
 
-/// The suite's kernel on images, as a module in SPIR-V.
+/// The environment variable for the path of the conformance suite's image kernel, and the path.
 const IMAGES: (&str, &str) = (
     "IMAGES_SPV",
     concat!(
@@ -34,7 +34,7 @@ const IMAGES: (&str, &str) = (
     ),
 );
 
-/// Returns the path in an environment variable.
+/// Returns the path that an environment variable contains. Panics if the variable is not set.
 fn named(variable: &str) -> PathBuf {
     let value = env::var_os(variable).unwrap_or_else(|| {
         panic!("{variable} is not set: run these tests with `cargo xtask test`, which sets it")
@@ -42,22 +42,24 @@ fn named(variable: &str) -> PathBuf {
     PathBuf::from(value)
 }
 
-/// Returns the path of a library, which is next to this program.
+/// Returns the path of a shared library in the directory of this test program.
 fn library(name: &str) -> PathBuf {
     let path = env::current_exe().unwrap().with_file_name(name);
     assert!(path.is_file(), "there is no {}", path.display());
     path
 }
 
-/// Runs a client under each Level Zero loader. The client starts its second processes itself.
+/// Runs a client under each installed Level Zero loader. The client itself starts any further
+/// process that it needs.
 fn run(client: &str, variables: &[(&str, &str)]) {
     let loaders = env::var_os("ZE_LOADER_LIB_DIRS").unwrap_or_default();
     let loaders: Vec<_> = env::split_paths(&loaders)
         .filter(|path| path.is_dir())
         .collect();
-    if loaders.is_empty() {
-        eprintln!("SKIPPED {client}: there is no Level Zero loader (ZE_LOADER_LIB_DIRS)");
-    }
+    assert!(
+        !loaders.is_empty(),
+        "ZE_LOADER_LIB_DIRS is not set: run this test with `cargo xtask test`, which sets it"
+    );
     for loader in loaders {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -68,7 +70,7 @@ fn run(client: &str, variables: &[(&str, &str)]) {
         let mut paths = OsString::from(named("UR_RUNTIME_LIB_DIR"));
         paths.push(":");
         paths.push(&loader);
-        // The path of a socket has at most 107 characters.
+        // A socket path has at most 107 characters, so the socket directory has a short path.
         let sockets = env::temp_dir().join(&unique);
         let mut child = Command::new(named("UR_CLIENTS_DIR").join(client))
             .env("LD_LIBRARY_PATH", paths)
@@ -131,7 +133,7 @@ clients! {
     native_level_zero: "native_level_zero" [];
     native_level_zero_intercepted: "native_level_zero" [("UR_ENABLE_LOADER_INTERCEPT", "1")];
     native_level_zero_with_other_handles: "native_level_zero" [("ZE_ENABLE_LOADER_INTERCEPT", "1")];
-    // These need an OpenCL runtime for the CPU, as the simulated driver does.
+    // The following clients need an OpenCL runtime for the CPU, because the simulated driver does.
     kernels: "kernels" [KERNELS];
     kernels_intercepted: "kernels" [KERNELS, ("UR_ENABLE_LOADER_INTERCEPT", "1")];
     kernels_with_other_handles: "kernels" [KERNELS, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
@@ -148,7 +150,8 @@ clients! {
     sycl_native: "sycl_native" [];
     sycl_graph_kernels: "sycl_graph_kernels" [KERNELS];
     sycl_graphs: "sycl_graphs" [];
-    // For Level Zero, the backend that is reported by default, SYCL implements fills by kernels.
+    // By default, the adapter reports the Level Zero backend, for which SYCL implements fills by
+    // kernels. These clients contain no such kernels.
     sycl_commands: "sycl_commands" [("CROSSHANDLE_UR_BACKEND", "opencl")];
     sycl_sharing: "sycl_sharing" [("CROSSHANDLE_UR_BACKEND", "opencl")];
 }

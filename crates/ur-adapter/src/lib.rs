@@ -1,17 +1,19 @@
-//! The Unified Runtime (UR) adapter: UR's entry points over the objects of `crosshandle`.
+//! The Unified Runtime (UR) adapter: UR's entry points, implemented with the objects of
+//! `crosshandle`.
 //!
 //! A shared library of a few lines ([`export_adapter!`]) turns this crate into an adapter. The
-//! stock UR loader and the SYCL runtime load that library. The entry points do not know on which
-//! backend they run. The differences are in the [`Description`] and in the properties of the
-//! devices.
+//! stock UR loader and the SYCL runtime load that library. The entry points do not depend on the
+//! backend. The [`Description`] and the properties of the devices express the differences between
+//! backends.
 //!
-//! # Where things are
-//! Each UR object or family of calls has one file or folder. It contains the object, its entry
-//! points, and the table in which the loader finds them. From low to high:
+//! # Modules
+//! Each UR object, or family of calls, has one file or folder. It contains the object, its entry
+//! points, and the table through which the loader finds them. The modules, from low level to high
+//! level:
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `tuning` | times and limits that were chosen |
+//! | `tuning` | timeouts and limits |
 //! | `abi` | the boundary with C: entry points (`boundary`), handles (`object`), failures, queries, native handles, stubs |
 //! | `discovery` | the adapter, its platform, its devices, and their properties |
 //! | `context` | contexts and their contents: allocations, pools, reserved addresses, the bytes of handles |
@@ -22,15 +24,17 @@
 //! | `program` | programs, and their kernels |
 //! | `enqueue` | commands, and the objects that record them: command buffers and graphs |
 //! | `sampler` | samplers |
-//! | `table` | all tables, and how the loader gets them |
+//! | `table` | all tables of entry points, and the functions by which the loader fetches them |
 //!
 //! # Rules
-//! The loader may pass anything that C can express. Pointers are checked for null, enumerations and
-//! sizes for validity. The caller is responsible for handles that are neither null nor alive, as
-//! everywhere in UR. All entry points may be called from any thread. The crate starts no thread:
-//! callbacks and late write-backs run in the background service of `crosshandle`.
+//! The loader may pass any values that C can express. The adapter checks pointers for null, and
+//! enumerations and sizes for validity. The caller is responsible for passing only null or the
+//! handles of living objects, as UR specifies. All entry points may be called from any thread. The
+//! crate starts no threads. Callbacks and late write-backs run in the background service of
+//! `crosshandle`.
 //!
-//! The Unified Runtime specification defines the meaning of each UR call. It is not repeated here.
+//! The Unified Runtime specification defines the meaning of each UR call. These comments do not
+//! repeat it.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,5 +1,5 @@
-//! Samplers, which define how kernels read images. A sampler is only a description until a kernel
-//! uses it. Then the device creates its own sampler.
+//! Samplers, which define how kernels read images. A UR sampler is only a description. The device's
+//! sampler is created when a kernel first uses the UR sampler.
 
 use crate::abi::boundary::{In, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
@@ -17,16 +17,15 @@ use unified_runtime_sys::{
     ur_sampler_native_properties_t,
 };
 
-/// A sampler. Several UR samplers share one [`SamplerState`] if they were made from one native
-/// handle.
+/// A UR sampler. Samplers created from one native handle share a [`SamplerState`].
 pub(crate) struct Sampler {
     context: Ref<Context>,
     state: Arc<SamplerState>,
-    /// The device's sampler, after a kernel has used it.
+    /// The device's sampler. It is set when a kernel first uses this sampler.
     inner: OnceLock<crosshandle::image::Sampler>,
 }
 
-/// The way in which an image is read.
+/// The way in which a sampler reads an image.
 struct SamplerState {
     /// Whether coordinates are fractions of the image's size instead of element indexes.
     is_normalized: bool,
@@ -35,21 +34,22 @@ struct SamplerState {
 }
 
 impl SamplerState {
-    /// Returns the library's description.
+    /// Returns the sampler description for `crosshandle`.
     fn description(&self) -> SamplerDescription {
         SamplerDescription {
             is_normalized: self.is_normalized,
-            // Both modes were checked when the sampler was created.
+            // Both modes were validated when the sampler was created, so the fallbacks are
+            // unreachable.
             addressing: addressing(self.addressing).unwrap_or(Addressing::None),
             filter: filter(self.filter).unwrap_or(Filter::Nearest),
         }
     }
 }
 
-/// Converts an addressing mode.
+/// Converts an addressing mode from UR.
 ///
 /// # Errors
-/// Returns `INVALID_ENUMERATION`.
+/// Returns `INVALID_ENUMERATION` for an unknown mode.
 pub(crate) fn addressing(mode: ur_sampler_addressing_mode_t) -> Result<Addressing> {
     Ok(match mode {
         addressing_mode::UR_SAMPLER_ADDRESSING_MODE_NONE => Addressing::None,
@@ -61,10 +61,10 @@ pub(crate) fn addressing(mode: ur_sampler_addressing_mode_t) -> Result<Addressin
     })
 }
 
-/// Converts a filter mode.
+/// Converts a filter mode from UR.
 ///
 /// # Errors
-/// Returns `INVALID_ENUMERATION`.
+/// Returns `INVALID_ENUMERATION` for an unknown mode.
 pub(crate) fn filter(mode: ur_sampler_filter_mode_t) -> Result<Filter> {
     match mode {
         ur_sampler_filter_mode_t::UR_SAMPLER_FILTER_MODE_NEAREST => Ok(Filter::Nearest),
@@ -73,10 +73,10 @@ pub(crate) fn filter(mode: ur_sampler_filter_mode_t) -> Result<Filter> {
     }
 }
 
-/// Converts the description of a sampler.
+/// Converts a sampler description from UR.
 ///
 /// # Errors
-/// Returns `INVALID_ENUMERATION`.
+/// Returns `INVALID_ENUMERATION` if the addressing mode or the filter mode is unknown.
 pub(crate) fn description(desc: &ur_sampler_desc_t) -> Result<SamplerDescription> {
     Ok(SamplerDescription {
         is_normalized: desc.normalizedCoords != 0,
@@ -92,7 +92,7 @@ impl Object for Sampler {
 }
 
 impl Sampler {
-    /// Returns a handle to a new sampler.
+    /// Creates a sampler and returns its UR handle.
     fn hand_out(context: &Shared<Context>, state: Arc<SamplerState>) -> ur_sampler_handle_t {
         let context = context.to_ref();
         let inner = OnceLock::new();
@@ -103,11 +103,12 @@ impl Sampler {
         }))
     }
 
-    /// Returns the sampler for a kernel.
+    /// Returns the device's sampler for a kernel argument.
     ///
     /// # Errors
-    /// Returns `INVALID_SAMPLER` if the sampler belongs to another context or device, and the
-    /// library's error if the device does not support such a sampler.
+    /// Returns `INVALID_SAMPLER` if the sampler belongs to another context, or if the kernel runs
+    /// on another device than the context's first one. Returns an error from `crosshandle` if the
+    /// device does not support the sampler.
     pub(crate) fn for_kernel(
         &self,
         destination: &dyn Destination,
@@ -117,7 +118,7 @@ impl Sampler {
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_SAMPLER,
-                "a kernel takes samplers of its queue's context, on its first device",
+                "the sampler must belong to the queue's context, and the queue must be on the context's first device",
             ));
         }
         if let Some(sampler) = self.inner.get() {
@@ -210,7 +211,7 @@ mod tests {
             desc.normalizedCoords = given;
             let mut found = 7_u8;
             let name = ur_sampler_info_t::UR_SAMPLER_INFO_NORMALIZED_COORDS;
-            // SAFETY: the handles are alive until they are released, and the pointers are valid.
+            // SAFETY: each handle is alive until its release, and the pointers are valid.
             unsafe {
                 check(create(scene.context, &desc, &mut sampler));
                 let value = from_mut(&mut found).cast();

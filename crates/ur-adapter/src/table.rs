@@ -1,4 +1,4 @@
-//! The tables of entry points, and how the loader gets them.
+//! The tables of entry points, and the functions by which the loader fetches them.
 
 use crate::abi::boundary::enter;
 use crate::abi::description::{self, Description};
@@ -11,7 +11,7 @@ use crate::program::kernel;
 use crate::{context, enqueue, event, ipc, program, queue, sampler};
 use unified_runtime_sys::{ur_api_version_t, ur_dditable_t, ur_result_t};
 
-/// The table of all entry points. A missing entry would be a compile error.
+/// The table of all entry points. The compiler rejects the table if an entry is missing.
 pub static TABLE: ur_dditable_t = ur_dditable_t {
     Adapter: adapter::TABLE,
     Platform: platform::TABLE,
@@ -55,12 +55,12 @@ pub unsafe fn copy<T: Copy>(
         if to.is_null() {
             return Err(Failure::NULL_POINTER);
         }
-        // Tables of other versions may have other lengths.
+        // Tables for other versions of UR may have other lengths.
         if version != ur_api_version_t::UR_API_VERSION_CURRENT {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_VERSION,
                 format!(
-                    "the loader speaks version {:#x} of Unified Runtime, this adapter {:#x}",
+                    "the loader uses version {:#x} of Unified Runtime, but this adapter has version {:#x}",
                     version.0,
                     ur_api_version_t::UR_API_VERSION_CURRENT.0
                 ),
@@ -74,17 +74,18 @@ pub unsafe fn copy<T: Copy>(
     })
 }
 
-/// Exports the functions by which the loader gets the tables of the adapter that the
-/// [`Description`] describes.
+/// Exports the functions by which the loader fetches the tables of entry points. The adapter has
+/// the properties in the given [`Description`].
 ///
-/// Also exports the function by which other libraries get [`UsmFunctions`](crate::UsmFunctions).
-/// Use it once, in a `cdylib`.
+/// Also exports `crosshandle_usm_functions`, by which other libraries get
+/// [`UsmFunctions`](crate::UsmFunctions). Use the macro once, in a `cdylib`.
 #[macro_export]
 macro_rules! export_adapter {
     ($description:expr) => {
         $crate::sys::for_each_table!([$crate::export_tables], $description);
 
-        /// Returns the functions that share USM by pointers, or null for an unsupported version.
+        /// Returns the functions that share USM allocations by their addresses. Returns null for an
+        /// unsupported version.
         #[unsafe(no_mangle)]
         pub extern "C" fn crosshandle_usm_functions(version: u32) -> *const $crate::UsmFunctions {
             match version {
@@ -101,7 +102,7 @@ macro_rules! export_adapter {
 macro_rules! export_tables {
     ($description:expr; $($field:ident: $table:ident, $function:ident;)*) => {
         $(
-            /// Gives the loader a table of entry points.
+            /// Copies a table of entry points to the loader's memory.
             ///
             /// # Safety
             /// `table` must be null or valid for a write.

@@ -1,4 +1,5 @@
-//! A context and a queue for the unit tests. The test clients cover all other cases.
+//! A context and a queue for unit tests. The test clients cover the behaviour that unit tests do
+//! not.
 
 use crate::abi::object::{Shared, release};
 use crate::context::{Context, entry as contexts};
@@ -8,12 +9,12 @@ use crosshandle::{Command, EventOptions};
 use std::ptr::{null, null_mut};
 use unified_runtime_sys::{ur_context_handle_t, ur_queue_handle_t, ur_result_t};
 
-/// Fails the test if the result of a call is an error.
+/// Panics if the result of a call is an error.
 pub(crate) fn check(result: ur_result_t) {
     assert_eq!(result, ur_result_t::UR_RESULT_SUCCESS);
 }
 
-/// A context and an in-order queue on a device. Both are released with the scene.
+/// A context and an in-order queue on one device. Dropping the scene releases both.
 pub(crate) struct Scene {
     pub(crate) context: ur_context_handle_t,
     pub(crate) queue: ur_queue_handle_t,
@@ -25,7 +26,6 @@ impl Scene {
         Self::on("host")
     }
 
-    /// Creates a scene on a device.
     pub(crate) fn on(device: &str) -> Self {
         let device = Device::create(crosshandle::Device::find(device).expect("a device"));
         let (mut context, mut queue) = (null_mut(), null_mut());
@@ -40,13 +40,11 @@ impl Scene {
         Self { context, queue }
     }
 
-    /// Returns the context.
     pub(crate) fn context(&self) -> &Shared<Context> {
         // SAFETY: the scene keeps the context alive.
         unsafe { Shared::from_handle(self.context) }.expect("a context")
     }
 
-    /// Returns the queue.
     pub(crate) fn queue(&self) -> &Shared<Queue> {
         // SAFETY: the scene keeps the queue alive.
         unsafe { Shared::from_handle(self.queue) }.expect("a queue")
@@ -62,7 +60,7 @@ impl Scene {
         event
     }
 
-    /// Waits until the queue is done.
+    /// Waits until the queue has completed all commands.
     pub(crate) fn finish(&self) {
         self.queue().inner().finish().expect("finished");
     }
@@ -70,7 +68,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // SAFETY: the handles are alive, and are not used afterwards.
+        // SAFETY: the scene holds a reference to both handles, and does not use them afterwards.
         unsafe {
             check(release::<Queue>(self.queue));
             check(release::<Context>(self.context));

@@ -52,7 +52,6 @@ pub(crate) fn attack(after: u32, write: Hostile) {
     QUIET.set(after.max(1));
 }
 
-/// Ends the attack.
 pub(crate) fn end_attack() {
     HOSTILE.set(None);
     QUIET.set(u32::MAX);

@@ -126,7 +126,6 @@ fn complete_at(slot: &Slot, number: u64) {
     }
 }
 
-/// Returns all words of a slot.
 pub(crate) fn snapshot(slot: &Slot) -> [u64; Slot::FIELDS] {
     std::array::from_fn(|field| {
         let mut found = 0;

@@ -10,7 +10,7 @@
 # - LIMIT: time limit of each run, in seconds (300).
 # - BENCH: options of the benchmark (--quick).
 # - DEATHS: options of 'conformance gpu-deaths'.
-# - FENCES, FENCE_SECONDS: number of a holder's writers that are killed (200), and time limit (120).
+# - CLAIMS, CLAIM_SECONDS: number of a holder's writers that are killed (200), and time limit (120).
 # - HOLDER, HOLDER_SECONDS: number of a holder's other processes that are killed (500), and time
 #   limit (120).
 # - EXAMPLE_MIB: size of the model in the holder's example, in MiB (1024).
@@ -154,12 +154,12 @@ interop() {
 share_and_read() {
     run "share and read" sh -c '
         head -c 30000000 /dev/urandom > "$1/shared" || exit
-        "$0" share --device cuda:0 "$1/shared" > "$1/handle" & holder=$!
+        "$0" share --device cuda:0 "$1/shared" > "$1/handle" & exporter=$!
         for _ in 1 2 3 4 5 6 7 8 9 10; do [ -s "$1/handle" ] && break; sleep 1; done
         "$0" read "$(head -n 1 "$1/handle")" > "$1/read" &&
             cmp "$1/shared" "$1/read"
         code=$?
-        kill $holder; wait $holder
+        kill $exporter; wait $exporter
         rm -f "$1/shared" "$1/read" "$1/handle"
         exit $code' "$here/crosshandle" "$out"
 }
@@ -208,8 +208,8 @@ fi
 if wants link; then
     unpacked ucx || row "links: no UCX" 0 1 0 0
     export CROSSHANDLE_UCX="$out/ucx/libucx/lib" CROSSHANDLE_LINK_PEER="$here/crosshandle-link-peer"
-    run "links of GPUs' memory" env CROSSHANDLE_LINK_DEVICE=cuda:0 \
-        "$here/crosshandle-two-hosts" memory_of_devices --nocapture --test-threads 1
+    run "links of GPUs' memory" \
+        "$here/crosshandle-two-hosts" devices::on_a_gpu --include-ignored --nocapture --test-threads 1
     grep -hE 'MB/s|SKIPPED' "$out"/links-of-*.log
 fi
 # Processes that are killed while they have GPU memory open, and while streams wait for them.
@@ -239,7 +239,7 @@ if wants holder; then
         title=$1
         shift
         run "$title" env CROSSHANDLE_HOLDER_DEVICE=cuda:0 \
-            CROSSHANDLE_FENCE_CYCLES="${FENCES:-200}" CROSSHANDLE_FENCE_SECONDS="${FENCE_SECONDS:-120}" \
+            CROSSHANDLE_CLAIM_CYCLES="${CLAIMS:-200}" CROSSHANDLE_CLAIM_SECONDS="${CLAIM_SECONDS:-120}" \
             CROSSHANDLE_HOLDER_CYCLES="${HOLDER:-500}" CROSSHANDLE_HOLDER_SECONDS="${HOLDER_SECONDS:-120}" \
             "$here/crosshandle-holder" --exact --nocapture --test-threads 1 "$@"
         grep -E 'kill to their end|cycles in|free memory' "$log"
@@ -247,7 +247,7 @@ if wants holder; then
     of_holder "holder, names" names::handed_over_memory_outlives_its_maker \
         names::a_killed_holder_has_a_successor_and_readers_notice_nothing \
         recovery::names_come_back_from_readers_when_both_holders_die
-    of_holder "holder, fences" fences::writers_are_killed_and_no_two_have_one_epoch
+    of_holder "holder, claims" claims::writers_are_killed_and_no_two_have_one_epoch
     of_holder "holder, deaths" deaths::nothing_is_lost_whoever_dies_when
     # The example has a Python reader if an interpreter can load the module.
     if python_module; then reader=$site; else reader=; fi

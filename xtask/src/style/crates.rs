@@ -43,7 +43,6 @@ fn dependencies(files: &Files) -> Graph<'_> {
     graph.collect()
 }
 
-/// Returns the crates that one side of an arrow names.
 fn names<'a>(side: &str, known: &Graph<'a>) -> BTreeSet<&'a str> {
     let words = side.split([' ', '&', '[']);
     let names = words.filter_map(|word| known.get_key_value(word));

@@ -41,6 +41,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         add(path, paths::check(path, text, &files));
         add(path, sizes::check(path, text));
         add(path, switches(path, text));
+        add(path, kinds(path, text, self::text(&files, ARCHITECTURE)));
     }
     add(ARCHITECTURE, crates::check(&files));
     add(SECURITY, evidence::check(&files));
@@ -92,4 +93,55 @@ fn switches_of_tests_are_found() {
     let text = "#[cfg(fault_steps)]\nif key != other && !is_planted(\"key\") {\nfault-steps = []\n";
     let found = switches("crates/a/src/lib.rs", text).into_iter();
     assert!(found.map(|(line, _)| line).eq([2, 3]));
+}
+
+/// Returns the lines that name one kind of backend, in a place that `docs/architecture.md` does not
+/// list.
+fn kinds(path: &str, text: &str, architecture: &str) -> Vec<Fault> {
+    let section = architecture.split("### The kind of a backend").nth(1);
+    let section = section.unwrap_or_default().split("\n## ").next();
+    let mut listed = section.unwrap_or_default().lines().flat_map(codes);
+    let of_tests = ["/tests/", "/tests.rs", "/testing.rs", "/examples/"];
+    if !path.starts_with("crates/")
+        || of_tests.iter().any(|part| path.contains(part))
+        || listed.any(|listed| listed == path)
+    {
+        return Vec::new();
+    }
+    let lines = text.lines().zip(1..);
+    let shipped = lines.take_while(|(text, _)| text.trim() != "#[cfg(test)]");
+    let found = shipped.filter(|(text, _)| {
+        let kinds = text.split("BackendKind::").skip(1);
+        let mut kinds = kinds.map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next());
+        kinds.any(|kind| {
+            let kind = kind.unwrap_or_default();
+            // A constant or a function is no kind.
+            let is_kind = kind.starts_with(char::is_uppercase) && kind.contains(char::is_lowercase);
+            let own = kind.replace("LevelZero", "level-zero").to_lowercase();
+            is_kind && !path.starts_with(&format!("crates/crosshandle-{own}/"))
+        })
+    });
+    let found = found.map(|(_, line)| (line, "ask the backend instead of its kind".to_owned()));
+    found.collect()
+}
+
+#[test]
+fn kinds_of_backends_are_found_where_they_decide() {
+    let text = "if kind == BackendKind::Cuda {\nfor kind in BackendKind::ALL {\n#[cfg(test)]\nBackendKind::Host\n";
+    let page =
+        "### The kind of a backend\n- `crates/a/src/listed.rs`\n## Next\n`crates/a/src/other.rs`\n";
+    let at = |path| {
+        kinds(path, text, page)
+            .into_iter()
+            .map(|(line, _)| line)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(at("crates/a/src/other.rs"), [1]);
+    for path in [
+        "crates/a/src/listed.rs",
+        "crates/crosshandle-cuda/src/device.rs",
+        "crates/a/tests/b.rs",
+    ] {
+        assert!(at(path).is_empty(), "{path}");
+    }
 }

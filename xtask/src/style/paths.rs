@@ -2,7 +2,6 @@
 
 use super::{Fault, Files, codes};
 
-/// Starts of paths from the root.
 const ROOTS: [&str; 6] = [
     "crates/",
     "docs/",
@@ -11,7 +10,6 @@ const ROOTS: [&str; 6] = [
     "benches/",
     "examples/",
 ];
-/// Ends of other paths.
 const ENDS: [&str; 6] = [".rs", ".c", ".cpp", ".h", ".md", "/"];
 
 /// Returns the paths in a page, or in the comments of a source, that do not exist.

@@ -9,7 +9,7 @@ const PARSERS: [&str; 10] = [
     "crates/crosshandle-handle/src/",
     "crates/crosshandle-ipc/src/broker/",
     "crates/crosshandle-ipc/src/chunks/",
-    "crates/crosshandle/src/api/holder/",
+    "crates/crosshandle-holder/src/",
     "crates/crosshandle/src/api/report/",
     "crates/crosshandle-store/src/manifest.rs",
     "crates/crosshandle-store/src/source.rs",

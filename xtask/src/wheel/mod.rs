@@ -13,7 +13,6 @@ use crate::workspace::Workspace;
 
 pub(crate) use check::{test, test_with_dpnp};
 
-/// The directory of the Python package.
 const PACKAGE: &str = "crates/crosshandle-python";
 /// The packages whose programs and libraries the wheel contains, in addition to the module.
 const PARTS: [&str; 4] = [

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Arrangement, Rival, Route, run_follower, run_leader};
 use crate::harness::scenario::Scenario;
-use crate::report::row::{RowSpec, Target};
+use crate::report::row::{Target, rows};
 
 const PAGE: &str =
     "cuStreamWriteValue64, cuStreamWaitValue64 on words of a page registered in both";
@@ -17,14 +17,14 @@ const NONE: Target = Target::None;
 macro_rules! trips {
     (
         $scenario:ident, $name:literal, gpu: $gpu:literal, $rival:expr,
-        [$($route:expr),*], [$($row:expr),* $(,)?]
+        [$($route:expr),*], $rows:expr $(,)?
     ) => {
         pub(crate) static $scenario: Scenario = {
             static TRIPS: Arrangement = Arrangement {
                 gpu: $gpu,
                 rival: $rival,
                 routes: &[$($route),*],
-                rows: &[$($row),*],
+                rows: $rows,
             };
             Scenario {
                 name: $name,
@@ -42,92 +42,42 @@ macro_rules! trips {
 trips!(
     ONE_GPU, "cuda-trip", gpu: 0, Rival::Page,
     [Route::Back, Route::ToHost, Route::Echo],
-    [
-        RowSpec::time(
-            "cuda-trip.back",
-            "stream → other's stream → back → host, one GPU",
-            PAGE,
-            CLOSE,
-        ),
-        RowSpec::time(
-            "cuda-trip.back.p99",
-            "stream → other's stream → back → host, one GPU",
-            PAGE,
-            NONE,
-        )
-        .p99(),
-        RowSpec::time(
-            "cuda-trip.to-host",
-            "stream → other's stream → host, one GPU",
-            PAGE,
-            NONE,
-        ),
-        RowSpec::time(
-            "cuda-trip.echo",
-            "host signal → GPU of another process → host",
-            PAGE,
-            CLOSE,
-        ),
-        RowSpec::time(
-            "cuda-trip.echo.p99",
-            "host signal → GPU of another process → host",
-            PAGE,
-            NONE,
-        )
-        .p99(),
-    ]
+    rows! {
+        "cuda-trip.back" => "stream → other's stream → back → host, one GPU", PAGE, CLOSE;
+        "cuda-trip.back.p99" => "stream → other's stream → back → host, one GPU", PAGE, NONE, p99;
+        "cuda-trip.to-host" => "stream → other's stream → host, one GPU", PAGE, NONE;
+        "cuda-trip.echo" => "host signal → GPU of another process → host", PAGE, CLOSE;
+        "cuda-trip.echo.p99" => "host signal → GPU of another process → host", PAGE, NONE, p99;
+    }
 );
 
 trips!(
     ONE_GPU_NATIVE, "cuda-trip-native", gpu: 0, Rival::Native,
     [Route::Back],
-    [RowSpec::time(
-        "cuda-trip-native.back",
-        "stream → other's stream → back → host, one GPU, compared with the driver's events",
-        NATIVE,
-        NONE,
-    )]
+    rows! {
+        "cuda-trip-native.back" =>
+            "stream → other's stream → back → host, one GPU, compared with the driver's events",
+            NATIVE, NONE;
+    }
 );
 
 trips!(
     TWO_GPUS, "cuda-trip2", gpu: 1, Rival::Page,
     [Route::Back, Route::ToHost, Route::Echo],
-    [
-        RowSpec::time(
-            "cuda-trip2.back",
-            "stream → other's stream → back → host, two GPUs",
-            PAGE,
-            CLOSE,
-        ),
-        RowSpec::time(
-            "cuda-trip2.back.p99",
-            "stream → other's stream → back → host, two GPUs",
-            PAGE,
-            NONE,
-        )
-        .p99(),
-        RowSpec::time(
-            "cuda-trip2.to-host",
-            "stream → other's stream → host, two GPUs",
-            PAGE,
-            NONE,
-        ),
-        RowSpec::time(
-            "cuda-trip2.echo",
-            "host signal → another GPU, of another process → host",
-            PAGE,
-            NONE,
-        ),
-    ]
+    rows! {
+        "cuda-trip2.back" => "stream → other's stream → back → host, two GPUs", PAGE, CLOSE;
+        "cuda-trip2.back.p99" => "stream → other's stream → back → host, two GPUs", PAGE, NONE, p99;
+        "cuda-trip2.to-host" => "stream → other's stream → host, two GPUs", PAGE, NONE;
+        "cuda-trip2.echo" => "host signal → another GPU, of another process → host", PAGE, NONE;
+    }
 );
 
 trips!(
     TWO_GPUS_NATIVE, "cuda-trip2-native", gpu: 1, Rival::Native,
     [Route::Back],
-    [RowSpec::time(
-        "cuda-trip2-native.back",
-        "stream → other's stream → back → host, two GPUs, compared with the driver's events",
-        NATIVE,
-        NONE,
-    )]
+    rows! {
+        "cuda-trip2-native.back" =>
+            "stream → other's stream → back → host, two GPUs, compared with the driver's events",
+            NATIVE, NONE;
+    }
 );

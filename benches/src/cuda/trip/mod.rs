@@ -17,8 +17,13 @@ use crate::harness::timing::{clock_cost, once};
 use crate::raw::cuda::{Gpu, Page};
 use crate::raw::memfd;
 use crate::report::row::RowSpec;
-use crate::tuning::LOOKS_PER_YIELD;
 pub(crate) use arrangements::{ONE_GPU, ONE_GPU_NATIVE, TWO_GPUS, TWO_GPUS_NATIVE};
+
+/// Number of reads of a word after which a spinning process yields its processor once.
+///
+/// The other process may need this processor. Fewer reads make each read slower. More reads delay
+/// the other process if both share a processor.
+const LOOKS_PER_YIELD: u32 = 1024;
 
 /// The start and the end of a trip.
 ///
@@ -96,7 +101,6 @@ impl Arrangement {
             .context("not a route of this scenario")
     }
 
-    /// Returns the rows of a route.
     fn rows(&self, route: Route) -> impl Iterator<Item = &'static str> {
         let ids = self.rows.iter().map(|row| row.id);
         ids.filter(move |id| id.split('.').nth(1) == Some(route.name()))
@@ -139,7 +143,6 @@ impl BatchBarrier {
     }
 }
 
-/// Spins until a word reaches a value.
 fn spin_until(word: &AtomicU64, value: u64) {
     let mut looks = 0_u32;
     while word.load(Ordering::Acquire) < value {

@@ -41,7 +41,6 @@ impl Graph {
         Ok(Self { gpu: *gpu, handle })
     }
 
-    /// Queues a launch.
     #[inline]
     pub(crate) fn launch(&self, stream: &Stream) -> Result<()> {
         let library = self.gpu.library;

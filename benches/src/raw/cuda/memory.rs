@@ -40,7 +40,6 @@ impl Memory {
         self.length
     }
 
-    /// Fills all of the memory with a repeated word.
     pub(crate) fn fill(&self, stream: &Stream, word: u32) -> Result<()> {
         let library = self.gpu.library;
         // SAFETY: the words are inside this memory, and the stream lives as long as the process.

@@ -15,12 +15,10 @@ use crate::raw::memfd::Mapping;
 #[derive(Clone, Copy)]
 pub(crate) struct Page {
     mapping: &'static Mapping,
-    /// Address of the page for GPUs.
     address: u64,
 }
 
 impl Page {
-    /// Length of a page in bytes.
     pub(crate) const LENGTH: usize = 4096;
 
     /// Maps and registers a memfd of `LENGTH` bytes.

@@ -75,7 +75,6 @@ impl Stream {
         })
     }
 
-    /// Queues the recording of an event.
     #[inline]
     pub(crate) fn record(&self, event: &Event) -> Result<()> {
         let library = self.gpu.library;

@@ -92,7 +92,6 @@ pub(crate) struct NastyAnswers {
 }
 
 impl NastyAnswers {
-    /// The number of kinds.
     pub(crate) const MOST: usize = Self::KINDS.len();
     const KINDS: [(&'static str, Make); 6] = [
         ("a socket with unsent data", unsent_data),

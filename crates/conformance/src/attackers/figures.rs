@@ -25,7 +25,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Limit of the exporter's descriptors. This is a usual limit.
 const DESCRIPTORS: u64 = 1024;
 
-/// The measurements of a row.
 struct Row {
     opens: Times,
     bare: Times,
@@ -42,7 +41,6 @@ impl Times {
         Self(times)
     }
 
-    /// Returns a percentile in microseconds.
     fn percentile(&self, percent: usize) -> f64 {
         let last = self.0.len().saturating_sub(1);
         let found = self.0.get(last * percent / 100);

@@ -93,7 +93,6 @@ impl HeldFile {
         Ok(Self(file?))
     }
 
-    /// Returns a new descriptor of the file.
     pub(super) fn descriptor(&self) -> std::io::Result<OwnedFd> {
         self.0.try_clone()
     }

@@ -20,6 +20,7 @@ mod link;
 mod locks;
 mod messages;
 mod pair;
+mod running;
 mod sleepers;
 mod socket;
 

@@ -19,7 +19,6 @@ use std::time::Duration;
 /// Maximum number of descriptors that the kernel sends with one message.
 pub(super) const MAX_DESCRIPTORS: usize = 253;
 
-/// Returns the paths of all victims' sockets.
 pub(super) fn sockets(victim: &Victim) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(&victim.directory).into_iter().flatten();
     let sockets = entries
@@ -28,14 +27,12 @@ pub(super) fn sockets(victim: &Victim) -> Vec<PathBuf> {
     sockets.map(|entry| entry.path()).collect()
 }
 
-/// Returns the socket path of the victim that created a handle.
 pub(super) fn path_of(victim: &Victim, handle: &[u8; HANDLE_SIZE]) -> PathBuf {
     let exporter = handle[at::EXPORTER..at::EXPORTER + 8].try_into();
     let exporter = u64::from_le_bytes(exporter.expect("eight bytes"));
     victim.directory.join(format!("{exporter:016x}.sock"))
 }
 
-/// Connects to a random victim.
 pub(super) fn connect(victim: &Victim, random: &mut Random) -> rustix::io::Result<OwnedFd> {
     let paths = sockets(victim);
     let index = random.below(paths.len().max(1));
@@ -43,7 +40,6 @@ pub(super) fn connect(victim: &Victim, random: &mut Random) -> rustix::io::Resul
     connect_to(path)
 }
 
-/// Connects to a socket.
 pub(super) fn connect_to(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

@@ -3,9 +3,9 @@
 use super::memory::KINDS;
 use crate::failure::Verdict;
 use crate::harness::{Harness, deadline};
+use crate::pattern;
 use crate::procfs;
 use crate::suite::PASSED;
-use crate::{Transfer, pattern};
 use crosshandle::{AllocationOptions, Error};
 use std::sync::atomic::Ordering;
 
@@ -17,8 +17,7 @@ pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
     if !harness.capabilities().read_only_memory {
         return Ok(crate::Outcome::Skipped("read_only_memory"));
     }
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let peer = harness.peer()?;
     for len in [10_000, 5_000_000] {
         let memory = context.allocate(len)?;
@@ -52,8 +51,7 @@ pub(crate) fn read_only_mapping_cannot_be_written(harness: &Harness) -> Verdict 
     if !harness.capabilities().read_only_memory {
         return Ok(crate::Outcome::Skipped("read_only_memory"));
     }
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     for (kind, _) in KINDS {
         for len in [1_000, 5_000_000] {
             let memory = context.allocate_with(AllocationOptions::new(len).kind(kind))?;

@@ -132,8 +132,7 @@ fn wake(context: &Context, peer: &Peer) -> Result<Duration, Failure> {
 
 /// A host's signal completes everything that awaits it in other processes.
 pub(crate) fn a_signal_wakes_futures_elsewhere(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let usual = wake(&context, &peer)?;
     // In the other direction, a peer signals and this process awaits.
     let event = context.open_event(&event_of(&peer, "theirs")?)?;
@@ -238,8 +237,7 @@ pub(crate) fn several_values_of_one_event(harness: &Harness) -> Verdict {
 /// The failure of a command reaches everything that awaits its signal, from a peer to this process
 /// and back.
 pub(crate) fn failed_commands_fail_futures(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let event = context.create_event()?;
     open_as_e(&peer, &event)?;
     peer.ask("queue q")?;
@@ -288,8 +286,7 @@ pub(crate) fn failed_commands_fail_futures(harness: &Harness) -> Verdict {
 /// cancelled.
 pub(crate) fn functions_are_called_once(harness: &Harness) -> Verdict {
     const COUNT: u64 = 50;
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let event = context.open_event(&event_of(&peer, "e")?)?;
     let (tell, told) = channel();
     let on_signal = |value: u64| {
@@ -326,8 +323,7 @@ pub(crate) fn a_notifier_over_many_events_of_a_peer(harness: &Harness) -> Verdic
     const COUNT: usize = 300;
     /// This number and [`COUNT`] have no common divisor.
     const STRIDE: usize = 91;
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let events = events_of(&peer, &context, COUNT)?;
     let notifier = Notifier::new()?;
     for (token, event) in (0..).zip(&events) {
@@ -363,8 +359,7 @@ pub(crate) fn a_notifier_over_many_events_of_a_peer(harness: &Harness) -> Verdic
 /// Streams of one event in two processes return increasing values up to the last one.
 pub(crate) fn a_stream_of_a_peers_signals(harness: &Harness) -> Verdict {
     const COUNT: u64 = 100_000;
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let event = context.create_event()?;
     open_as_e(&peer, &event)?;
     let mut values = event.values(0);
@@ -391,8 +386,7 @@ pub(crate) fn a_stream_of_a_peers_signals(harness: &Harness) -> Verdict {
 
 /// Events whose counters have their own memory can be awaited like others.
 pub(crate) fn isolated_events(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let event = context.create_event_with(EventOptions::new().isolated(true))?;
     open_as_e(&peer, &event)?;
     peer.ask("event theirs isolated=yes")?;
@@ -413,16 +407,14 @@ pub(crate) fn isolated_events(harness: &Harness) -> Verdict {
     drop(theirs);
     awaiting(std::process::id())?;
     peer.kill();
-    let failed = end(here)?;
-    assert!(matches!(failed, Err(Error::PeerDied(_))), "{failed:?}");
+    fails!(end(here)?, PeerDied);
     PASSED
 }
 
 /// Futures and callbacks are dropped while a peer signals their events. Other waiters lose nothing.
 pub(crate) fn cancelled_while_a_peer_signals(harness: &Harness) -> Verdict {
     const COUNT: u64 = 200_000;
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let event = context.create_event()?;
     open_as_e(&peer, &event)?;
     let kept = (1..=20)
@@ -511,8 +503,7 @@ fn many_arenas(context: &Context, peer: &Peer) -> Result<bool, Failure> {
 
 /// Any number of events with their own memory can be awaited at once.
 pub(crate) fn many_isolated_events(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let means = match many_arenas(&context, &peer)? {
         true => "by io_uring",
         false => "without io_uring",
@@ -524,8 +515,7 @@ pub(crate) fn many_isolated_events(harness: &Harness) -> Verdict {
 /// or threads than before.
 pub(crate) fn nothing_is_left_behind(harness: &Harness) -> Verdict {
     const COUNT: u64 = 100;
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let pids = [std::process::id(), peer.pid()];
     let round = || -> Result<(), Failure> {
         let options = EventOptions::new();

@@ -38,8 +38,7 @@ pub(crate) fn what_they_keep_may_use_their_queue(harness: &Harness) -> Verdict {
         let (said, dropped) = mpsc::channel();
         let [done, failed] = [context.create_event()?, context.create_event()?];
         queue.submit(Command::call(|| Err("as asked")).signal(&failed))?;
-        let wanted = failed.wait_timeout(deadline());
-        assert!(matches!(wanted, Err(Error::CommandFailed(_))), "{wanted:?}");
+        fails!(failed.wait_timeout(deadline()), CommandFailed);
         for len in LENS {
             let memory = context.allocate(len)?;
             for is_skipped in [false, true] {

@@ -3,7 +3,8 @@
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
 use crate::suite::PASSED;
-use crosshandle::{Command, Context, Device, Error, Event, EventHandle, EventOptions};
+use crosshandle::event::EventSet;
+use crosshandle::{Command, Context, Device, Error, EventHandle, EventOptions};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_millis(20);
@@ -11,20 +12,19 @@ const SOON: Duration = Duration::from_millis(20);
 /// A wait for an event that was never signalled lasts until the first signal, in each way of
 /// waiting.
 pub(crate) fn fresh_ones_are_waited_for(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let event = context.create_event()?;
     let other = context.create_event()?;
     peer.ask(format!("open-event e {}", event.handle()?))?;
     assert!(!event.try_wait()?);
     assert_eq!((event.submitted(), event.latest_or_first()), (0, 1));
     assert!(event.status().latest.is_none());
-    let both = [&event, &other];
+    let both = EventSet::latest([&event, &other]);
     for late in [
         event.wait_timeout(Duration::ZERO),
         event.wait_timeout(SOON),
-        Event::wait_all(&both, Some(SOON)),
-        Event::wait_any(&both, Some(SOON)).map(drop),
+        both.wait_all_timeout(SOON),
+        both.wait_any_timeout(SOON).map(drop),
     ] {
         assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
     }
@@ -43,15 +43,16 @@ pub(crate) fn fresh_ones_are_waited_for(harness: &Harness) -> Verdict {
         event.wait_timeout(Duration::ZERO)?;
     }
     assert!(event.try_wait()?);
-    assert_eq!(Event::wait_any(&both, Some(SOON))?, 0);
+    assert_eq!(both.wait_any_timeout(SOON)?, 0);
+    assert_eq!(both.try_wait_any()?, Some(0));
+    assert!(!both.try_wait_all()?);
     PASSED
 }
 
 /// A command that waits for an event that was never signalled waits for the first signal. A command
 /// never waits for its own signal.
 pub(crate) fn commands_wait_for_the_first_signal(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let [event, by_command, by_queue, own] = [(); 4].map(|()| context.create_event());
     let (event, by_command, by_queue, own) = (event?, by_command?, by_queue?, own?);
     peer.ask(format!("open-event e {}", event.handle()?))?;
@@ -93,8 +94,7 @@ pub(crate) fn what_was_submitted_can_be_waited_for(harness: &Harness) -> Verdict
     done.wait_timeout(deadline())?;
     queue.submit(Command::barrier().after_value(&gate, 1).signal(&event))?;
     assert!(!event.try_wait_submitted()?);
-    let late = event.wait_submitted_timeout(SOON);
-    assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+    fails!(event.wait_submitted_timeout(SOON), TimedOut);
     gate.signal()?;
     event.wait_submitted_timeout(deadline())?;
     queue.submit(Command::barrier().after_submitted(&event).signal(&done))?;
@@ -104,8 +104,7 @@ pub(crate) fn what_was_submitted_can_be_waited_for(harness: &Harness) -> Verdict
 
 /// Any process may signal and any process may wait, and all see one state.
 pub(crate) fn signals_cross_in_both_directions(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let (ping, pong) = (context.create_event()?, context.create_event()?);
     peer.ask(format!("open-event ping {}", ping.handle()?))?;
     peer.ask(format!("open-event pong {}", pong.handle()?))?;
@@ -229,8 +228,7 @@ pub(crate) fn low_power_waits(harness: &Harness) -> Verdict {
         waited.reply(deadline())?;
     }
     let began = Instant::now();
-    let late = event.wait_value_timeout(21, SOON);
-    assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+    fails!(event.wait_value_timeout(21, SOON), TimedOut);
     assert!(began.elapsed() >= SOON);
     PASSED
 }
@@ -285,15 +283,14 @@ pub(crate) fn wait_all_and_any(harness: &Harness) -> Verdict {
     }
     let handle = two.ask("event-handle c")?.remove(0);
     one.ask(format!("open-event c {handle}"))?;
-    let all: Vec<&Event> = events.iter().collect();
-    let next: Vec<_> = all.iter().map(|event| (*event, 1)).collect();
-    let late = Event::wait_any_value(&next, Some(SOON));
-    assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
-    assert!(Event::wait_any(&[], Some(SOON)).is_err());
-    Event::wait_all(&[], Some(SOON))?;
+    let next = EventSet::values(events.iter().map(|event| (event, 1)));
+    assert_eq!(next.try_wait_any()?, None);
+    fails!(next.wait_any_timeout(SOON), TimedOut);
+    assert!(EventSet::latest([]).wait_any().is_err());
+    EventSet::latest([]).wait_all()?;
 
     let first = std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| Event::wait_any_value(&next, Some(deadline())));
+        let waiter = scope.spawn(|| next.wait_any_timeout(deadline()));
         two.ask("signal c")?;
         Ok::<_, Failure>(waiter.join().expect("it doesn't panic")?)
     })?;
@@ -305,15 +302,16 @@ pub(crate) fn wait_all_and_any(harness: &Harness) -> Verdict {
         one.ask(format!("submit q barrier after-value=gate:1 signal={name}"))?;
     }
     let waiter = one.begin_and_sleep("wait-all 10000 a b c")?;
+    let all = EventSet::latest(&events);
     assert_eq!(
-        Event::wait_any(&all, Some(SOON)).map_err(|e| e.is_timeout()),
+        all.wait_any_timeout(SOON).map_err(|e| e.is_timeout()),
         Err(true)
     );
-    let late = Event::wait_all(&all, Some(SOON));
-    assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+    fails!(all.wait_all_timeout(SOON), TimedOut);
     one.ask("signal gate")?;
     waiter.reply(deadline())?;
-    Event::wait_all(&all, Some(deadline()))?;
+    all.wait_all_timeout(deadline())?;
+    assert!(all.try_wait_all()?);
     PASSED
 }
 
@@ -368,8 +366,7 @@ pub(crate) fn opened_events_make_no_handles(harness: &Harness) -> Verdict {
 
 /// Dropping the last clone closes an event, separately in each process.
 pub(crate) fn clones_keep_it_open(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let event = context.create_event()?;
     let handle = event.handle()?;
     peer.ask(format!("open-event a {handle}"))?;
@@ -394,8 +391,7 @@ pub(crate) fn clones_keep_it_open(harness: &Harness) -> Verdict {
 /// A slot is reused when no process has its event open any more. Handles of its earlier events are
 /// then refused.
 pub(crate) fn stale_handles_of_reused_slots(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let mut old = Vec::new();
     for round in 0..20 {
         let event = context.create_event()?;

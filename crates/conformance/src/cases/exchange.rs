@@ -242,8 +242,7 @@ pub(crate) fn crosses_pid_namespaces(harness: &Harness) -> Verdict {
             "unshare --pid is not permitted".into(),
         ));
     }
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let inner = harness.peer_with(PeerOptions::new().wrapper(&wrapper))?;
     assert_eq!(inner.ask("pid")?, ["1"]);
     let (memory, event) = (context.allocate(1_000)?, context.create_event()?);
@@ -262,10 +261,8 @@ pub(crate) fn crosses_pid_namespaces(harness: &Harness) -> Verdict {
     inner.ask("submit q barrier after-value=gate:1 signal=e")?;
     inner.ask("submit q barrier signal=own")?;
     let killed = inner.kill();
-    let failed = event.wait_timeout(deadline());
-    assert!(matches!(failed, Err(Error::PeerDied(_))), "{failed:?}");
-    let failed = own.wait_timeout(deadline());
-    assert!(matches!(failed, Err(Error::PeerDied(_))), "{failed:?}");
+    fails!(event.wait_timeout(deadline()), PeerDied);
+    fails!(own.wait_timeout(deadline()), PeerDied);
     Ok(Outcome::Passed(format!(
         "death known after {:?}",
         killed.elapsed()
@@ -274,8 +271,7 @@ pub(crate) fn crosses_pid_namespaces(harness: &Harness) -> Verdict {
 
 /// One connection serves all objects of a context.
 pub(crate) fn connections_are_reused(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let memory = context.allocate(1_000)?;
     peer.ask(format!("open-memory m {}", memory.handle()?))?;
     // The first event also brings the arena of the events.

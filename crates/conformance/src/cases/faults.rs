@@ -165,8 +165,7 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
             let sent = victim.kill();
             (sent, own.join())
         });
-        let own = own.expect("it doesn't panic");
-        assert!(matches!(own, Err(Error::PeerDied(_))), "{own:?}");
+        fails!(own.expect("it doesn't panic"), PeerDied);
         for waiter in waiters {
             let refused = waiter.reply(deadline()).expect_err("no process signalled");
             assert_eq!(refused.kind, "PeerDied", "{refused}");
@@ -189,8 +188,7 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
         leave_unfinished(&victim, "e")?;
         let waiter = witness.begin_and_sleep("wait e")?;
         let sent = victim.kill();
-        let own = event.wait();
-        assert!(matches!(own, Err(Error::PeerDied(_))), "{own:?}");
+        fails!(event.wait(), PeerDied);
         let refused = waiter.reply(deadline()).expect_err("no process signalled");
         assert_eq!(refused.kind, "PeerDied", "{refused}");
         slowest = slowest.max(sent.elapsed());
@@ -229,8 +227,7 @@ pub(crate) fn polling_learns_of_deaths(harness: &Harness) -> Verdict {
             Err(refused) => Err(refused.into()),
         })?;
     }
-    let failed = event.try_wait();
-    assert!(matches!(failed, Err(Error::PeerDied(_))), "{failed:?}");
+    fails!(event.try_wait(), PeerDied);
     PASSED
 }
 
@@ -344,8 +341,7 @@ pub(crate) fn future_values_end_with_the_exporter(harness: &Harness) -> Verdict 
         witness.begin_and_sleep("wait-value e 100")?,
     ];
     let sent = exporter.kill();
-    let here = event.wait_value(1);
-    assert!(matches!(here, Err(Error::PeerDied(_))), "{here:?}");
+    fails!(event.wait_value(1), PeerDied);
     for waiter in waiters {
         let refused = waiter.reply(deadline()).expect_err("no process signalled");
         assert_eq!(refused.kind, "PeerDied", "{refused}");

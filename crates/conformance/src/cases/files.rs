@@ -14,8 +14,7 @@ const LEN: usize = 9_000_003;
 /// Bytes that one process reads from a file into memory are visible to another process, and the
 /// reverse.
 pub(crate) fn memory_goes_to_files_and_back(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let path = harness.directory().join("bytes");
     fs::write(&path, [vec![7; 100], pattern(1, LEN)].concat())?;
     for (kind, name) in super::memory::KINDS {
@@ -57,8 +56,7 @@ pub(crate) fn memory_goes_to_files_and_back(harness: &Harness) -> Verdict {
 
 /// A file or a range that does not fit results in a clear error, and changes nothing.
 pub(crate) fn what_does_not_fit_is_refused(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let memory = context.allocate_with(AllocationOptions::new(LEN).kind(MemoryKind::Device))?;
     let path = harness.directory().join("short");
     fs::write(&path, pattern(1, LEN - 1))?;
@@ -82,8 +80,7 @@ pub(crate) fn what_does_not_fit_is_refused(harness: &Harness) -> Verdict {
     // A copy of no bytes succeeds.
     memory.read_file(&context, ..0, &file, u64::MAX, |_| {})?;
     // The file is open for reading only.
-    let written = memory.write_file(&context, .., &file, 0, |_| {});
-    assert!(matches!(written, Err(Error::Os { .. })), "{written:?}");
+    fails!(memory.write_file(&context, .., &file, 0, |_| {}), Os);
 
     peer.ask(format!("open-memory m {}", memory.handle()?))?;
     peer.ask("write m 0 3 100")?;
@@ -91,7 +88,6 @@ pub(crate) fn what_does_not_fit_is_refused(harness: &Harness) -> Verdict {
     peer.ask("allocate n 5000")?;
     let handle = peer.ask("memory-handle n")?.remove(0).parse()?;
     let opened = context.open_memory_read_only(&handle)?;
-    let written = opened.read_file(&context, .., &file, 0, |_| {});
-    assert!(matches!(written, Err(Error::ReadOnly)), "{written:?}");
+    fails!(opened.read_file(&context, .., &file, 0, |_| {}), ReadOnly);
     PASSED
 }

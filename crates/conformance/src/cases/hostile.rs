@@ -19,7 +19,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Starts an exporter with one object.
 pub(super) fn exporter(harness: &Harness) -> Result<(Peer, MemoryHandle), Failure> {
     let peer = harness.peer()?;
     peer.ask("allocate m 5000000")?;

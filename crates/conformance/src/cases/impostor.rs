@@ -19,9 +19,8 @@ use std::time::Duration;
 
 /// A false exporter's reply for a request's serial number, the descriptors of the reply, and the
 /// error that the importer must report.
-type Answer = (Box<dyn Fn(u32) -> Vec<u8>>, Vec<OwnedFd>, &'static str);
+type FalseReply = (Box<dyn Fn(u32) -> Vec<u8>>, Vec<OwnedFd>, &'static str);
 
-/// The exporter number of the false exporter.
 const NUMBER: u64 = 0xBAD;
 /// The name of the false exporter's socket.
 const NAME: &str = "0000000000000bad.sock";
@@ -129,7 +128,7 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
     let file = |len, sealed| raw::memfd(len, sealed);
     let catalog = || raw::catalog(&impostor.handle);
     let as_one = |serial| attached(2, serial);
-    let mut answers: Vec<Answer> = vec![
+    let mut answers: Vec<FalseReply> = vec![
         (Box::new(|_| b"nonsense".to_vec()), vec![], "Protocol"),
         (Box::new(|_| vec![0; REPLY]), vec![], "Protocol"),
         (Box::new(|_| vec![0xFF; 200]), vec![], "Protocol"),
@@ -286,7 +285,7 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
     };
     let null = std::fs::File::open("/dev/null")?;
     let fetched = |len| move |serial| fetched(segment, len, serial);
-    let answers: Vec<Answer> = vec![
+    let answers: Vec<FalseReply> = vec![
         (Box::new(fetched(len)), vec![], "Protocol"),
         (
             Box::new(fetched(len)),
@@ -406,7 +405,7 @@ pub(crate) fn false_arenas_are_refused(harness: &Harness) -> Verdict {
     let (pending, connection) = impostor.admit(&importer, 2)?;
     let file = raw::memfd;
     let locks = || file(0, true);
-    let mut answers: Vec<Answer> = Vec::new();
+    let mut answers: Vec<FalseReply> = Vec::new();
     for files in [
         vec![],
         // Replies without a file of locks, or with something that is no such file.

@@ -38,8 +38,7 @@ fn consumer(harness: &Harness, memory: &Memory) -> Result<Peer, Failure> {
 /// In each round, a producer's kernel runs, then a consumer's kernel, then the producer's copy.
 /// Only events order them.
 pub(crate) fn processes_compute_in_turns(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let kernels = Kernels::load(&context)?;
     let memory = context.allocate(4 * COUNT)?;
     let peer = consumer(harness, &memory)?;
@@ -88,8 +87,7 @@ pub(crate) fn kernels_write_opened_memory(harness: &Harness) -> Verdict {
 
 /// A waiting launch keeps its program and its memory alive, whatever its process drops.
 pub(crate) fn launches_outlive_what_they_use(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let memory = context.allocate(4 * COUNT)?;
     let peer = consumer(harness, &memory)?;
     let (gate, done) = (context.create_event()?, context.create_event()?);
@@ -107,8 +105,7 @@ pub(crate) fn launches_outlive_what_they_use(harness: &Harness) -> Verdict {
 /// A kernel that faults stops the device only for its own process. That process's signals fail, and
 /// other processes still compute, even on the same memory.
 pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let kernels = Kernels::load(&context)?;
     let memory = context.allocate(4 * COUNT)?;
     let peer = consumer(harness, &memory)?;

@@ -6,7 +6,7 @@ use crate::raw::Socket;
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer};
 use crosshandle::virtual_memory::PhysicalMemory;
-use crosshandle::{Command, Error, Event, Memory};
+use crosshandle::{Command, Event, Memory};
 use std::time::{Duration, Instant};
 
 /// Number of objects of each kind for one peer.
@@ -154,8 +154,7 @@ pub(crate) fn allocations_without_descriptors(harness: &Harness) -> Verdict {
 
 /// A peer shares a hundred thousand events and as many allocations, with 1024 descriptors.
 pub(crate) fn a_hundred_thousand_objects(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let peer = harness.peer()?;
     // The driver's own resources are not counted.
     peer.ask("allocate own 100")?;
@@ -253,8 +252,7 @@ pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
     }
     drop(peers);
     for other in &others? {
-        let failed = other.wait_timeout(deadline());
-        assert!(matches!(failed, Err(Error::PeerDied(_))), "{failed:?}");
+        fails!(other.wait_timeout(deadline()), PeerDied);
     }
     PASSED
 }

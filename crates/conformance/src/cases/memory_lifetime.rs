@@ -16,8 +16,7 @@ const LEN: usize = 100_000;
 
 /// Freed memory keeps its bytes for processes that have it open.
 pub(crate) fn importers_keep_what_was_freed(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let peer = harness.peer()?;
     for (seed, len) in [(1, 100), (2, LEN), (3, 5_000_000)] {
         let memory = context.allocate(len)?;
@@ -42,8 +41,7 @@ pub(crate) fn importers_keep_what_was_freed(harness: &Harness) -> Verdict {
 pub(crate) fn importers_keep_what_ended_contexts_shared(harness: &Harness) -> Verdict {
     const LENS: [usize; 3] = [100, LEN, 5_000_000];
     let peer = harness.peer()?;
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let mut kept = Vec::new();
     for (seed, len) in (1..).zip(LENS) {
         for (name, seed) in [("one", seed), ("two", seed + 10)] {
@@ -59,8 +57,7 @@ pub(crate) fn importers_keep_what_ended_contexts_shared(harness: &Harness) -> Ve
     drop((kept, transfer, context));
     drop(later);
 
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let mut next = Vec::new();
     for len in LENS.into_iter().cycle().take(12) {
         let memory = context.allocate(len)?;
@@ -117,8 +114,7 @@ pub(crate) fn blocks_return_when_closed(harness: &Harness) -> Verdict {
 
 /// Exporting and freeing without end uses only as much memory as is open at a time.
 pub(crate) fn exported_memory_is_recycled(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let mut addresses = HashSet::new();
     for _ in 0..300 {
         let memory = context.allocate(LEN)?;
@@ -133,8 +129,7 @@ pub(crate) fn exported_memory_is_recycled(harness: &Harness) -> Verdict {
 
 /// A handle of freed memory results in the right error.
 pub(crate) fn handles_outlive_nothing(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let memory = context.allocate(LEN)?;
     let handle = memory.handle()?;
     peer.ask(format!("open-memory m {handle}"))?;
@@ -190,8 +185,7 @@ pub(crate) fn killed_importers_hold_nothing(harness: &Harness) -> Verdict {
 
 /// The exporter exits or is killed, and importers keep memory of every size.
 pub(crate) fn importers_outlive_the_exporter(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     for end in ["exit 0", "die", "abort"] {
         let exporter = harness.peer()?;
         let mut opened = Vec::new();
@@ -224,8 +218,7 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
     // Threads that start late, of the library or of a driver, map a stack or a heap. A leak in
     // every round would be a thousand mappings.
     let some = if harness.is_host() { 4 } else { 16 };
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let round = |number: usize| -> Result<(), Failure> {
         let small = context.allocate(1_000 + number % 7 * 10_000)?;
         let large = context.allocate(3_000_000)?;
@@ -394,8 +387,7 @@ pub(crate) fn trim_gives_memory_back(harness: &Harness) -> Verdict {
 
 /// Allocating and freeing never wait for a queue.
 pub(crate) fn queues_hold_up_no_memory(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let unit = context.device().info().granularity;
     let (gate, queue) = (context.create_event()?, context.create_queue()?);
     queue.submit(Command::barrier().after_value(&gate, 1))?;

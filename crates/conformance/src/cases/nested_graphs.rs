@@ -37,8 +37,7 @@ fn bytes(transfer: &Transfer, memory: &Memory, blocks: usize) -> Result<Vec<u8>>
 /// deeply.
 pub(crate) fn they_keep_their_place(harness: &Harness) -> Verdict {
     const BLOCKS: usize = 6;
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let memory = context.allocate(BLOCKS * BLOCK)?;
     let mut innermost = Graph::new(&context);
     innermost.add(copy(&memory, 0, 1)?, &[])?;

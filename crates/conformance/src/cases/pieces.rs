@@ -6,7 +6,7 @@ use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, eventually};
 use crate::raw::{self, MEMORY, Request, Socket, borrowed};
 use crate::suite::{Outcome, PASSED};
-use crate::{Peer, Transfer, pattern};
+use crate::{Peer, pattern};
 use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Access, Context, Error, MemoryHandle, virtual_memory::VirtualRange};
 use std::time::{Duration, Instant};
@@ -38,8 +38,7 @@ fn mapped(
 
 /// A handle to the bytes of many mappings opens as one memory, in another process and in this one.
 pub(crate) fn mappings_side_by_side_have_one_handle(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let unit = context.device().info().granularity;
     let peer = harness.peer()?;
     let range = mapped(&context, 10, 1, &[2, 1, 3, 1])?;
@@ -78,15 +77,16 @@ pub(crate) fn mappings_side_by_side_have_one_handle(harness: &Harness) -> Verdic
     // A range may also consist of one mapping or of a part of one.
     let part = range.export(2 * unit..2 * unit + 10)?.handle();
     assert_eq!(part?.len(), 10);
-    let refused = VirtualRange::reserve(&context, unit)?.export(..);
-    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    fails!(
+        VirtualRange::reserve(&context, unit)?.export(..),
+        InvalidArgument
+    );
     PASSED
 }
 
 /// This process opens what another process exports.
 pub(crate) fn peers_export_them(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let unit = context.device().info().granularity;
     let peer = harness.peer()?;
     peer.ask(format!("reserve r {}", 100 * unit))?;
@@ -105,8 +105,7 @@ pub(crate) fn peers_export_them(harness: &Harness) -> Verdict {
     // The export ends, but opened memory stays open.
     let memory = context.open_memory(&handle)?;
     peer.ask("close e r")?;
-    let stale = context.open_memory(&handle);
-    assert!(matches!(stale, Err(Error::Stale)), "{stale:?}");
+    fails!(context.open_memory(&handle), Stale);
     transfer.check(&memory, 70 * unit, 2, unit)?;
     peer.kill();
     transfer.check(&memory, 70 * unit, 2, unit)?;
@@ -136,8 +135,7 @@ pub(crate) fn holes_are_refused(harness: &Harness) -> Verdict {
     refused(2 * unit..7 * unit, 3 * unit)?;
     refused(3 * unit..7 * unit, 3 * unit)?;
     for part in [0..0, 2 * unit..11 * unit, 9 * unit..2 * unit] {
-        let outside = range.export(part);
-        assert!(matches!(outside, Err(Error::InvalidArgument(_))));
+        fails!(range.export(part), InvalidArgument);
     }
     // Only the exporter can share memory that was opened.
     let peer = harness.peer()?;
@@ -145,16 +143,14 @@ pub(crate) fn holes_are_refused(harness: &Harness) -> Verdict {
     let handle = peer.ask("physical-handle p")?.remove(0).parse()?;
     let opened = PhysicalMemory::open(&context, &handle)?;
     range.map(3 * unit, &opened, .., Access::ReadWrite)?;
-    let foreign = range.export(2 * unit..4 * unit);
-    assert!(matches!(foreign, Err(Error::InvalidArgument(_))));
+    fails!(range.export(2 * unit..4 * unit), InvalidArgument);
     PASSED
 }
 
 /// A handle refers to what was mapped when it was made. Growth, other mappings and the end of the
 /// range do not change it.
 pub(crate) fn handles_mean_what_was_mapped_then(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let unit = context.device().info().granularity;
     let range = mapped(&context, 8, 0, &[1, 1, 1])?;
     for place in 0..3 {
@@ -197,8 +193,7 @@ pub(crate) fn handles_mean_what_was_mapped_then(harness: &Harness) -> Verdict {
 
 /// A read-only handle of many pieces allows reading only.
 pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let unit = context.device().info().granularity;
     let range = mapped(&context, 4, 0, &[1, 2, 1])?;
     transfer.write_range(&range, 3 * unit, &pattern(1, 100))?;
@@ -273,8 +268,7 @@ pub(crate) fn importers_map_them_once(harness: &Harness) -> Verdict {
 /// Memory of a thousand pieces reaches a process with a limit of 256 descriptors, and uses none
 /// afterwards.
 pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let unit = context.device().info().granularity;
     let count = harness.expectations().pieces;
     let range = mapped(&context, count, 0, &vec![1; count])?;

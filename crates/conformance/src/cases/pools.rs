@@ -13,8 +13,7 @@ const MIB: usize = 1 << 20;
 
 /// A pool's memory of all kinds can be shared like any other memory.
 pub(crate) fn their_memory_is_shared(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let peer = harness.peer()?;
     let pool = MemoryPool::new(&context, MemoryPoolOptions::new());
     let kinds = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared];

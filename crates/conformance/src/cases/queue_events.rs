@@ -19,8 +19,7 @@ fn hold(queue: &Queue, gate: &Event) -> Result<(), Error> {
 
 /// A queue has more pending signals of one event than the event has words.
 pub(crate) fn many_signals_are_unfinished(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let (gate, event) = (context.create_event()?, context.create_event()?);
     peer.ask(format!("open-event e {}", event.handle()?))?;
     let queue = context.create_queue()?;
@@ -77,8 +76,7 @@ pub(crate) fn queues_signal_in_turns(harness: &Harness) -> Verdict {
 
 /// A waiter that already sleeps learns of a queue's first signal.
 pub(crate) fn sleepers_learn_of_queues(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let event = context.create_event()?;
     peer.ask(format!("open-event e {}", event.handle()?))?;
     let queue = context.create_queue()?;
@@ -206,8 +204,7 @@ pub(crate) fn functions_may_use_the_device(harness: &Harness) -> Verdict {
 /// The failure of a host function reaches all commands that depend on it through events, in every
 /// process.
 pub(crate) fn failures_go_on(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let memory = context.allocate(64)?;
     let (one, two) = (context.create_queue()?, context.create_queue()?);
     let chain = events(&context, 4)?;
@@ -226,12 +223,10 @@ pub(crate) fn failures_go_on(harness: &Harness) -> Verdict {
     two.submit(Command::barrier().after(third))?;
     gate.signal()?;
     for event in [first, second, third] {
-        let failed = event.wait_timeout(deadline());
-        assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
+        fails!(event.wait_timeout(deadline()), CommandFailed);
     }
     // The last command has no event, so its queue reports the error.
-    let told = two.finish_timeout(deadline());
-    assert!(matches!(told, Err(Error::CommandFailed(_))), "{told:?}");
+    fails!(two.finish_timeout(deadline()), CommandFailed);
     one.finish_timeout(deadline())?;
     two.finish_timeout(deadline())?;
     PASSED

@@ -31,8 +31,7 @@ fn hold(queue: &Queue, gate: &Event) -> Result<(), Failure> {
 
 /// Copies between this process's and another process's memory are visible in both.
 pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let peer = harness.peer()?;
     for order in ORDERS {
         let queue = context.create_queue_with(order)?;
@@ -65,8 +64,7 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
 /// Device, host and shared memory, and ordinary memory of the process, can be source and
 /// destination.
 pub(crate) fn copies_between_all_kinds(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let queue = context.create_queue()?;
     let kinds = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared];
     for (seed, (to, from)) in (1..).zip(kinds.iter().flat_map(|to| kinds.map(|from| (*to, from)))) {
@@ -95,8 +93,7 @@ pub(crate) fn copies_between_all_kinds(harness: &Harness) -> Verdict {
 
 /// Source and destination may overlap, in both directions, for short and long copies.
 pub(crate) fn overlapping_copies(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let queue = context.create_queue()?;
     for (to, from, len) in [
         (10, 0, 1_000),
@@ -124,8 +121,7 @@ pub(crate) fn overlapping_copies(harness: &Harness) -> Verdict {
 
 /// Fills take patterns of 1 to 17 bytes, over short and long ranges at unaligned places.
 pub(crate) fn fills_with_any_pattern(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let queue = context.create_queue()?;
     let memory = memory(&context, &transfer, 5)?;
     for size in 1..=17 {
@@ -142,11 +138,15 @@ pub(crate) fn fills_with_any_pattern(harness: &Harness) -> Verdict {
         }
     }
     for (len, bytes) in [(10, &[1, 2, 3][..]), (10, &[])] {
-        let refused = Command::fill(memory.range(..len)?, bytes).map(drop);
-        assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+        fails!(
+            Command::fill(memory.range(..len)?, bytes).map(drop),
+            InvalidArgument
+        );
     }
-    let refused = Command::copy(memory.range(..11)?, memory.range(..10)?).map(drop);
-    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    fails!(
+        Command::copy(memory.range(..11)?, memory.range(..10)?).map(drop),
+        InvalidArgument
+    );
     PASSED
 }
 
@@ -167,8 +167,7 @@ pub(crate) fn keeps_order(harness: &Harness) -> Verdict {
         }))?;
     }
     assert!(!queue.is_idle());
-    let late = queue.finish_timeout(Duration::from_millis(20));
-    assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+    fails!(queue.finish_timeout(Duration::from_millis(20)), TimedOut);
     gate.signal()?;
     queue.flush()?;
     queue.finish_timeout(deadline())?;
@@ -181,8 +180,7 @@ pub(crate) fn keeps_order(harness: &Harness) -> Verdict {
 /// Any number of commands, of all kinds, can be submitted behind one that waits.
 pub(crate) fn takes_any_number(harness: &Harness) -> Verdict {
     const COUNT: u64 = 3_000;
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let memory = context.allocate(64)?;
     let queue = context.create_queue()?;
     let (gate, done) = (context.create_event()?, context.create_event()?);
@@ -278,8 +276,7 @@ pub(crate) fn halves_of_a_barrier(harness: &Harness) -> Verdict {
 /// A wait list may name several events of other queues and processes. Its values are fixed at
 /// submission.
 pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     for order in ORDERS {
         let (one, two) = (context.create_queue_with(order)?, context.create_queue()?);
         let events: Result<Vec<Event>, _> = (0..4).map(|_| context.create_event()).collect();
@@ -308,8 +305,7 @@ pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
                 .signal(done),
         )?;
         // This signal is submitted later, so the wait does not include it.
-        let late = done.wait_timeout(Duration::from_millis(20));
-        assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+        fails!(done.wait_timeout(Duration::from_millis(20)), TimedOut);
         assert_eq!(seen.load(Ordering::SeqCst), 0);
         peer.ask("signal a")?;
         done.wait_timeout(deadline())?;
@@ -326,8 +322,7 @@ pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
 /// An error or a panic of a command reaches its event in every process, and all commands that
 /// depend on it.
 pub(crate) fn errors_reach_events(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     for order in ORDERS {
         let queue = context.create_queue_with(order)?;
         let (event, next) = (context.create_event()?, context.create_event()?);
@@ -341,20 +336,17 @@ pub(crate) fn errors_reach_events(harness: &Harness) -> Verdict {
         failed_late(harness.device(), "", next.wait_timeout(deadline()))?;
         // A signal that has already failed fails commands that wait for it in any process.
         queue.submit(Command::barrier().after(&event).signal(&next))?;
-        let failed = next.wait_timeout(deadline());
-        assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
+        fails!(next.wait_timeout(deadline()), CommandFailed);
         peer.refused("wait e 10000", "CommandFailed")?;
         assert_eq!(peer.ask("status e")?[2], "CommandFailed");
         // The command fails in the peer, and this process sees it.
         for work in ["fail paper", "panic"] {
             peer.ask(format!("submit q {work} signal=e"))?;
-            let failed = event.wait_timeout(deadline());
-            assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
+            fails!(event.wait_timeout(deadline()), CommandFailed);
         }
         let panics = Command::call(|| -> Result<(), Error> { panic!("as asked") });
         queue.submit(panics.signal(&next))?;
-        let failed = next.wait_timeout(deadline());
-        assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
+        fails!(next.wait_timeout(deadline()), CommandFailed);
         // Later commands are not affected.
         event.signal()?;
         event.wait_timeout(deadline())?;
@@ -379,8 +371,7 @@ pub(crate) fn finish_tells_errors_once(harness: &Harness) -> Verdict {
 
 /// Submitted commands still run when their queue is dropped, and keep their memory and events.
 pub(crate) fn commands_outlive_what_they_use(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let peer = harness.peer()?;
     let (gate, done) = (context.create_event()?, context.create_event()?);
     peer.ask(format!("allocate theirs {LEN}"))?;

@@ -37,7 +37,6 @@ impl Side {
         }
     }
 
-    /// Returns the offset of a row.
     fn row(&self, slice: usize, row: usize) -> usize {
         self.offset + slice * self.pitches.slice + row * self.pitches.row
     }
@@ -56,8 +55,7 @@ fn copied(region: Region, to: (Side, &mut [u8]), from: (Side, &[u8])) {
 /// Boxes of all shapes are copied into another process's memory, and back by that process's queue.
 /// No other byte changes.
 pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let (queue, done) = (context.create_queue()?, context.create_event()?);
     let peer = harness.peer()?;
     peer.ask("queue q")?;
@@ -128,8 +126,7 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
 
 /// The rows of a matrix are copied to the rows of another one.
 pub(crate) fn copies_rows(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let queue = context.create_queue()?;
     for (width, rows, to_pitch, from_pitch) in [
         (100, 50, 128, 300),
@@ -159,8 +156,7 @@ pub(crate) fn copies_rows(harness: &Harness) -> Verdict {
 
 /// Patterns start again in every row, and bytes between the rows stay unchanged.
 pub(crate) fn fills_rows(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
+    let (context, transfer) = harness.transfer()?;
     let peer = harness.peer()?;
     let (queue, done) = (context.create_queue()?, context.create_event()?);
     let memory = memory(&context, &transfer, 3)?;

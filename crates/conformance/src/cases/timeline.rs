@@ -8,8 +8,7 @@ use std::time::Duration;
 
 /// `signal_value` completes all values up to its own, for waiters in any process.
 pub(crate) fn values_complete_in_leaps(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let event = context.create_event()?;
     peer.ask(format!("open-event e {}", event.handle()?))?;
     let waiters = [
@@ -33,8 +32,7 @@ pub(crate) fn values_complete_in_leaps(harness: &Harness) -> Verdict {
 
 /// Neither a value nor an earlier one can be signalled again.
 pub(crate) fn values_only_grow(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     let event = context.create_event()?;
     peer.ask(format!("open-event e {}", event.handle()?))?;
     event.signal_value(10)?;
@@ -120,8 +118,7 @@ pub(crate) fn signals_finish_in_any_order(harness: &Harness) -> Verdict {
 
 /// A queue waits for a value that is submitted later, in another process.
 pub(crate) fn queues_wait_for_future_values(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let peer = harness.peer()?;
+    let (context, peer) = harness.with_peer()?;
     peer.ask("event e")?;
     let handle: EventHandle = peer.ask("event-handle e")?.remove(0).parse()?;
     let event = context.open_event(&handle)?;

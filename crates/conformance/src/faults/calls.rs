@@ -103,6 +103,8 @@ pub(super) const CALLS: &[Call] = &[
         &[EMFILE, ENOMEM],
     ),
     call("epoll_ctl", libc::SYS_epoll_ctl, true, &[ENOMEM, ENOSPC]),
+    // Only adding a descriptor needs memory.
+    call("epoll_change", libc::SYS_epoll_ctl, true, &[]),
     #[cfg(target_arch = "x86_64")]
     call("epoll_wait", libc::SYS_epoll_wait, true, &[EINTR]),
     call("epoll_pwait", libc::SYS_epoll_pwait, true, &[EINTR]),
@@ -131,7 +133,6 @@ pub(super) const CALLS: &[Call] = &[
     call("store", libc::SYS_getppid, false, &[]),
 ];
 
-/// Finds the call of a step by its number and arguments.
 pub(super) fn find(number: i32, arguments: &[u64; 6]) -> Option<&'static Call> {
     let number = c_long::from(number);
     let name = match number {
@@ -139,6 +140,10 @@ pub(super) fn find(number: i32, arguments: &[u64; 6]) -> Option<&'static Call> {
             libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => "futex_wait",
             libc::FUTEX_WAKE | libc::FUTEX_WAKE_BITSET => "futex_wake",
             _ => "futex",
+        },
+        libc::SYS_epoll_ctl => match arguments[1] as i32 {
+            libc::EPOLL_CTL_ADD => "epoll_ctl",
+            _ => "epoll_change",
         },
         libc::SYS_fcntl => match arguments[1] as i32 {
             libc::F_ADD_SEALS | libc::F_GET_SEALS => "fcntl_seal",
@@ -156,7 +161,6 @@ pub(super) fn named(name: &str) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.name == name)
 }
 
-/// Finds an error by its name.
 pub(super) fn error(name: &str) -> Option<(&'static str, i32)> {
     let mut all = CALLS.iter().flat_map(|call| call.errors);
     all.find(|(known, _)| *known == name).copied()

@@ -409,7 +409,6 @@ impl Stage {
         }
     }
 
-    /// Returns the index of a worker.
     pub(super) fn index(&self, name: char) -> Result<usize, Failure> {
         let found = self.workers.iter().position(|worker| worker.name == name);
         found.ok_or_else(|| Failure::new(format!("there is no worker {name}")))

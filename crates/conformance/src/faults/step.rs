@@ -62,7 +62,6 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// Returns the word for the kind of fault.
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::Kill => "kill",
@@ -71,7 +70,6 @@ impl Fault {
         }
     }
 
-    /// Returns the faults that can happen at a call.
     pub(super) fn at(call: &str) -> Vec<Self> {
         let errors = calls::named(call).map_or(&[][..], |call| call.errors);
         let mut all = vec![Self::Kill, Self::Stop];

@@ -24,7 +24,7 @@ const STAT_START: usize = 64;
 const ENTRIES: usize = 4096;
 
 /// The answer to a request: its words, or the kind and text of an error.
-pub(super) type Answer = Result<Vec<String>, (String, String)>;
+pub(super) type Reply = Result<Vec<String>, (String, String)>;
 
 /// A process of a workload. Killed on drop.
 pub(super) struct Worker {
@@ -36,7 +36,7 @@ pub(super) struct Worker {
     listener: Option<OwnedFd>,
     input: Vec<u8>,
     complaints: Vec<u8>,
-    answers: HashMap<u64, (Answer, Instant)>,
+    answers: HashMap<u64, (Reply, Instant)>,
     /// Threads that execute requests, by the number of the request.
     begun: HashMap<u64, i32>,
     /// Names of the worker's threads.
@@ -184,7 +184,7 @@ impl Worker {
         matches!(self.answers.get(&number), Some((Ok(_), _)))
     }
 
-    pub(super) fn answer(&mut self, number: u64) -> Option<(Answer, Instant)> {
+    pub(super) fn answer(&mut self, number: u64) -> Option<(Reply, Instant)> {
         self.answers.remove(&number)
     }
 

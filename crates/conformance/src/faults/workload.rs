@@ -8,7 +8,6 @@
 
 use std::collections::BTreeSet;
 
-/// A line of a workload.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     /// Position of the line in the workload. The number stays the same in a shortened workload.
@@ -56,7 +55,8 @@ pub(super) struct Workload {
 
 impl Workload {
     fn parse(name: &'static str, text: &str) -> Self {
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let is_line = |line: &&str| !line.is_empty() && !line.starts_with('#');
+        let lines = text.lines().filter(is_line);
         let lines = lines.enumerate().map(|(number, line)| Line {
             number: number + 1,
             text: line.to_owned(),
@@ -80,7 +80,6 @@ impl Workload {
         self.lines.last().map_or(0, |line| line.number)
     }
 
-    /// Returns whether a worker creates an event with this name.
     pub(super) fn made_by(&self, name: char, event: &str) -> bool {
         self.lines.iter().any(|line| match &line.action {
             Action::Run {
@@ -93,7 +92,6 @@ impl Workload {
         })
     }
 
-    /// Returns the object that a worker knows by a name.
     pub(super) fn origin(&self, worker: char, name: &str) -> Origin {
         let handle = self.runs().find_map(|(by, words, _)| match words[..] {
             [open, opened, handle, ..] if open.starts_with("open-") => {
@@ -159,7 +157,6 @@ impl Workload {
         }
     }
 
-    /// Returns the workers that have any of the objects involved in a command.
     pub(super) fn involved(&self, worker: char, command: &str) -> BTreeSet<char> {
         let objects = self.objects(worker, command);
         objects
@@ -204,7 +201,6 @@ impl Workload {
         })
     }
 
-    /// Returns the names of the workers.
     pub(super) fn workers(&self) -> BTreeSet<char> {
         let lines = self.lines.iter();
         lines.filter_map(|line| line.action.worker()).collect()
@@ -251,333 +247,10 @@ fn action(line: &str) -> Action {
     }
 }
 
-/// Returns all workloads.
 pub(super) fn all() -> Vec<Workload> {
-    TEXTS
-        .iter()
+    let texts = include_str!("workloads.txt").split("\n[").skip(1);
+    let named = texts.map(|text| text.split_once("]\n").expect("a name and lines"));
+    named
         .map(|(name, text)| Workload::parse(name, text))
         .collect()
 }
-
-/// The texts of the workloads. The workers X and Y export, and A, B and C import. Every wait that a
-/// worker begins has a timeout that is far longer than any case.
-const TEXTS: &[(&str, &str)] = &[
-    (
-        "event",
-        "X context default timeout=1000
-         A context default timeout=1000
-         X event e
-         X e := event-handle e
-         A open-event e $e
-         A &first wait-value e 1 30000
-         X signal e
-         join first
-         X &second wait-value e 2 30000
-         A signal e
-         join second
-         A close e
-         X close e",
-    ),
-    (
-        "memory",
-        "X context default timeout=1000
-         A context default timeout=1000
-         X allocate m 5000
-         X write m 0 1 5000
-         X m := memory-handle m
-         A open-memory m $m
-         A check m 0 ? 5000
-         A write m 0 2 5000
-         X check m 0 ? 5000
-         X close m
-         X allocate n 5000
-         X write n 0 3 5000
-         A check m 0 ? 5000
-         A open-memory again $m => Stale
-         X n := memory-handle n
-         A open-memory n $n
-         A check n 0 ? 5000
-         A close m
-         X allocate o 5000
-         X write o 0 4 5000
-         A check n 0 ? 5000
-         X allocate large 3000000
-         X write large 4096 5 4096
-         X large := memory-handle large read-only=yes
-         A open-memory large $large read-only=yes
-         A check large 4096 ? 4096
-         A close large
-         A close n
-         X close n o large",
-    ),
-    (
-        "fan-out",
-        "X context default timeout=1000
-         A context default timeout=1000
-         B context default timeout=1000
-         C context default timeout=1000
-         X event e
-         X e := event-handle e
-         X allocate m 5000
-         X write m 0 1 5000
-         X m := memory-handle m
-         A open-event e $e
-         A open-memory m $m
-         B open-memory m $m
-         B open-event e $e
-         C open-event e $e
-         A &a wait-value e 1 30000
-         B &b wait-value e 1 30000
-         B wait-value e 1 60 => TimedOut
-         C signal e
-         join a
-         join b
-         X close m
-         A check m 0 ? 5000
-         A close m
-         X allocate n 5000
-         X write n 0 2 5000
-         B check m 0 ? 5000
-         B &b2 wait-value e 2 30000
-         X &x2 wait-value e 2 30000
-         A signal e
-         join b2
-         join x2
-         B close m
-         X allocate o 5000
-         X write o 0 3 5000
-         X check n 0 ? 5000
-         A close e
-         X close n o e",
-    ),
-    (
-        "chain",
-        "X context default timeout=1000
-         A context default timeout=1000
-         B context default timeout=1000
-         X event one
-         X one := event-handle one
-         X allocate m 4096
-         X m := memory-handle m
-         A open-event one $one
-         A open-memory m $m
-         A event two
-         A two := event-handle two
-         A allocate k 4096
-         A k := memory-handle k
-         B open-event two $two
-         B open-memory k $k
-         B &end wait-value two 1 30000
-         A &middle wait-value one 1 30000
-         X write m 0 7 4096
-         X signal one
-         join middle
-         A check m 0 ? 4096
-         A write k 0 8 4096
-         A signal two
-         join end
-         B check k 0 ? 4096
-         A close one m
-         B close two k
-         X close m one
-         A close two k",
-    ),
-    (
-        "queues",
-        "X context default timeout=1000
-         A context default timeout=1000
-         B context default timeout=1000
-         X event e
-         X e := event-handle e
-         A open-event e $e
-         B open-event e $e
-         A event gate
-         A queue q
-         A submit q barrier after-value=gate:1 signal=e
-         X &x wait-value e 1 30000
-         B &b wait-value e 1 30000
-         B queue p
-         B event done
-         B submit p barrier after-value=e:1 signal=done
-         B &done wait-value done 1 30000
-         A signal gate
-         join x
-         join b
-         join done
-         X queue r
-         X allocate m 8192
-         X m := memory-handle m
-         A open-memory m $m
-         X submit r fill m 9 signal=e
-         A &a wait-value e 2 30000
-         join a
-         X finish r 5000
-         A finish q 5000
-         B finish p 5000
-         A close m q gate e
-         B close p done e
-         X close r m e",
-    ),
-    // One importer waits for a signal of another importer. Only the process that fails the signal
-    // wakes it.
-    (
-        "orphan",
-        "X context default timeout=1000
-         A context default timeout=1000
-         B context default timeout=1000
-         X event e
-         X e := event-handle e
-         A open-event e $e
-         B open-event e $e
-         B event gate
-         B queue q
-         B submit q barrier after-value=gate:1 signal=e
-         A &a wait-value e 1 30000
-         B signal gate
-         join a
-         B finish q 5000
-         B close q gate e
-         A close e
-         X close e",
-    ),
-    (
-        "re-opening",
-        "X context default timeout=1000
-         A context default timeout=1000
-         X event e
-         X e := event-handle e
-         X allocate m 4096
-         X write m 0 1 4096
-         X m := memory-handle m
-         A context c timeout=1000
-         A open-memory m $m context=c
-         A check m 0 ? 4096
-         A close m c
-         A open-event e $e
-         A open-memory m $m
-         A close m
-         A open-memory m $m
-         A check m 0 ? 4096
-         A signal e
-         A close e m
-         X context d timeout=1000
-         X event f context=d
-         X f := event-handle f
-         A open-event f $f
-         A &f wait-value f 1 30000
-         X signal f
-         join f
-         X close f d
-         A close f
-         A open-event e $e
-         X &x wait-value e 2 30000
-         A signal e
-         join x
-         A close e default
-         A context default timeout=1000
-         A open-event e $e
-         A signal e
-         X wait-value e 3 1000
-         X close e m",
-    ),
-    // Futures, callbacks and notifiers, which one thread of their process serves.
-    (
-        "awaited",
-        "X context default timeout=1000
-         A context default timeout=1000
-         B context default timeout=1000
-         X event e
-         X e := event-handle e
-         A open-event e $e
-         B open-event e $e
-         A &future await e 1
-         A &call await-callback e 1
-         B &both await-notified 30000 e:1 e:2
-         X signal e
-         join future
-         join call
-         X &own await e 2
-         A signal e
-         join both
-         join own
-         A event gate
-         A queue q
-         A submit q barrier after-value=gate:1 signal=e
-         B &last await-callback e 3
-         X &its await-notified 30000 e:3
-         A signal gate
-         join last
-         join its
-         A finish q 5000
-         A close q gate e
-         B close e
-         X close e",
-    ),
-    (
-        "physical",
-        "X context default timeout=1000
-         A context default timeout=1000
-         B context default timeout=1000
-         X physical p 2097152
-         X p := physical-handle p
-         X reserve r 2097152
-         X map r 0 p 0 2097152 read-write
-         X range-write r 0 1 4096
-         A open-physical p $p
-         A reserve r 2097152
-         A map r 0 p 0 2097152 read-write
-         A range-check r 0 ? 4096
-         X q := physical-handle p read-only=yes
-         B open-physical p $q read-only=yes
-         B reserve r 2097152
-         B map r 0 p 0 2097152 read-only
-         B range-check r 0 ? 4096
-         X unmap r 0 2097152
-         X close r p
-         A range-check r 0 ? 4096
-         A unmap r 0 2097152
-         A close r p
-         B range-check r 0 ? 4096
-         B unmap r 0 2097152
-         B close r p",
-    ),
-    (
-        "many",
-        "X context default timeout=1000
-         Y context default timeout=1000
-         A context default timeout=1000
-         X event e
-         Y event f
-         A event g
-         X e := event-handle e
-         Y f := event-handle f
-         A g := event-handle g
-         A open-event e $e
-         A open-event f $f
-         X open-event g $g
-         Y open-event g $g
-         X event gate
-         X queue q
-         X submit q barrier after-value=gate:1 signal=e
-         Y event gate
-         Y queue q
-         Y submit q barrier after-value=gate:1 signal=f
-         A &any wait-any 30000 e f
-         A &all wait-all 30000 e f
-         X &g wait-value g 1 30000
-         Y &g2 wait-value g 2 30000
-         Y signal gate
-         join any
-         X signal gate
-         join all
-         A signal g
-         join g
-         A signal g 8
-         join g2
-         X signal g
-         Y wait-value g 10 1000
-         A close e f g
-         X close e g q gate
-         Y close f g q gate",
-    ),
-];

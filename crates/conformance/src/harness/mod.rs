@@ -96,12 +96,10 @@ impl Harness {
         &self.device.info().capabilities
     }
 
-    /// Returns the peers' device.
     pub(crate) fn peer_device(&self) -> &Device {
         &self.peer_device
     }
 
-    /// Returns the name of the peers' device.
     pub(crate) fn peer_device_name(&self) -> &str {
         &self.peer_name
     }
@@ -113,7 +111,6 @@ impl Harness {
             .all(|device| device.info().backend.to_string() == "host")
     }
 
-    /// Returns a kind of memory that the host can access.
     pub(crate) fn host_kind(&self) -> MemoryKind {
         if self.capabilities().host_accessible_memory {
             MemoryKind::Device
@@ -169,6 +166,18 @@ impl Harness {
     /// Fails as [`Context::with_options`] does.
     pub fn context(&self) -> crosshandle::Result<Context> {
         Context::with_options(&self.device, self.options())
+    }
+
+    /// Returns a new context and a transfer for its memory.
+    pub(crate) fn transfer(&self) -> crosshandle::Result<(Context, Transfer)> {
+        let context = self.context()?;
+        let transfer = Transfer::new(&context)?;
+        Ok((context, transfer))
+    }
+
+    /// Returns a new context, and starts a peer.
+    pub(crate) fn with_peer(&self) -> Result<(Context, Peer), Failure> {
+        Ok((self.context()?, self.peer()?))
     }
 
     /// Starts a peer.

@@ -1,4 +1,4 @@
-//! Roles with kernels, which need an OpenCL runtime for the CPU. Without one, they print that.
+//! Roles with kernels, which need an OpenCL runtime for the CPU.
 
 use crate::roles::{LONG, harness};
 use crosshandle::kernel::Program;
@@ -17,20 +17,16 @@ fn module() -> ProgramImage<'static> {
     unsafe { ProgramImage::spirv(SPIR_V) }
 }
 
-fn context() -> Option<Context> {
+fn context() -> Context {
     let context = harness().context().unwrap();
-    match context.device().kernels() {
-        Ok(limits) => {
-            assert!(limits.offsets && limits.block_choice && limits.local_arguments);
-            assert_eq!(limits.architecture, (20, 1));
-            assert_eq!(limits.intermediate_languages.split(' ').count(), 5);
-            Some(context)
-        }
-        Err(error) => {
-            println!("not tested: {error}");
-            None
-        }
-    }
+    let limits = *context
+        .device()
+        .kernels()
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert!(limits.offsets && limits.block_choice && limits.local_arguments);
+    assert_eq!(limits.architecture, (20, 1));
+    assert_eq!(limits.intermediate_languages.split(' ').count(), 5);
+    context
 }
 
 fn launch(kernel: &Kernel, shape: LaunchShape, arguments: KernelArguments) -> Command {
@@ -39,7 +35,7 @@ fn launch(kernel: &Kernel, shape: LaunchShape, arguments: KernelArguments) -> Co
 }
 
 pub(crate) fn arguments_shapes_and_constants_reach_kernels() {
-    let Some(context) = context() else { return };
+    let context = context();
     let transfer = Transfer::new(&context).unwrap();
     let queue = context.create_queue().unwrap();
     let memory = context.allocate(4 * COUNT).unwrap();
@@ -114,7 +110,7 @@ pub(crate) fn arguments_shapes_and_constants_reach_kernels() {
 }
 
 pub(crate) fn several_modules_are_linked() {
-    let Some(context) = context() else { return };
+    let context = context();
     // This is the same module with other names of the same lengths.
     let mut other = SPIR_V.to_vec();
     let names = [("fill", "full"), ("scale", "skale"), ("number", "namber")];
@@ -179,7 +175,7 @@ pub(crate) fn several_modules_are_linked() {
 }
 
 pub(crate) fn refusals_say_what_is_wrong() {
-    let Some(context) = context() else { return };
+    let context = context();
     let error = Program::new(&context, ProgramImage::text("text")).unwrap_err();
     assert!(matches!(error, Error::Unsupported(_)), "{error}");
     let constants = [(0, vec![0; 8]), (7, vec![0; 4])];
@@ -244,7 +240,7 @@ pub(crate) fn refusals_say_what_is_wrong() {
 /// The driver checks addresses when a launch is appended. The command fails, commands that wait for
 /// it fail, and other commands run.
 pub(crate) fn refused_launches_fail_in_their_turn() {
-    let Some(context) = context() else { return };
+    let context = context();
     let transfer = Transfer::new(&context).unwrap();
     let fill = Program::new(&context, module())
         .unwrap()
@@ -287,7 +283,7 @@ pub(crate) fn refused_launches_fail_in_their_turn() {
 /// It is unknown whether a launch that the driver refused is in the list. The queue therefore
 /// signals no completion of it and keeps what it may use.
 pub(crate) fn a_refused_launch_keeps_what_it_may_use() {
-    let Some(context) = context() else { return };
+    let context = context();
     let fill = Program::new(&context, module())
         .unwrap()
         .kernel("fill")

@@ -28,6 +28,7 @@ fn clean(outcome: &Outcome) {
 }
 
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn the_suite_passes() {
     for outcome in suite("", &[]) {
         // The line is also shown when the test passes (see .config/nextest.toml).
@@ -39,6 +40,7 @@ fn the_suite_passes() {
 }
 
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn the_driver_may_fetch_descriptors() {
     for filter in ["memory::", "queues::", "timeline::"] {
         suite(filter, &[("TRANSPORT", "pidfd")])
@@ -50,12 +52,14 @@ fn the_driver_may_fetch_descriptors() {
 /// Intel's driver 26.14 behaves like this: it takes a replaced number for one of the exporter's
 /// descriptors.
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn the_driver_may_fetch_the_wrong_descriptors() {
     let switches = [("TRANSPORT", "pidfd"), ("DRIVER_VERSION", "17011657")];
     suite("memory::", &switches).iter().for_each(clean);
 }
 
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn the_loader_may_stand_between() {
     let switches = [("ZE_ENABLE_LOADER_INTERCEPT", "1")];
     for filter in ["memory::", "physical::", "queues::", "queue_events::"] {
@@ -64,6 +68,7 @@ fn the_loader_may_stand_between() {
 }
 
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn the_driver_may_have_no_events_of_its_own() {
     for switch in [
         ("MISSING", "ZEX_counter_based_event"),
@@ -77,6 +82,7 @@ fn the_driver_may_have_no_events_of_its_own() {
 
 /// Memory can be opened on another device only if that device has access to the memory.
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn peers_may_be_on_another_device() {
     let two = ("DEVICES", "2");
     for filter in ["memory::", "physical::", "queues::"] {
@@ -92,6 +98,7 @@ fn peers_may_be_on_another_device() {
 }
 
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn what_the_driver_cannot_share_is_skipped() {
     for outcome in suite("memory::", &[("MISSING", "ipc_memory")]) {
         assert!(outcome.printed.contains("lacks memory_sharing"));
@@ -109,6 +116,7 @@ fn what_the_driver_cannot_share_is_skipped() {
 }
 
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn physical_memory_may_be_mapped_once_at_a_time() {
     suite("physical::", &[("MISSING", "several_mappings")])
         .iter()
@@ -118,6 +126,7 @@ fn physical_memory_may_be_mapped_once_at_a_time() {
 /// Small memory must be allocated for sharing. Otherwise sharing it would also share the rest of
 /// its pool.
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn small_memory_is_made_to_be_shared() {
     suite("memory::", &[("MISSING", "pooled_exports")])
         .iter()
@@ -125,6 +134,7 @@ fn small_memory_is_made_to_be_shared() {
 }
 
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn freed_memory_may_come_back_at_once() {
     for filter in ["memory_lifetime::", "memory::"] {
         suite(filter, &[("REUSE", "1")]).iter().for_each(|outcome| {
@@ -135,6 +145,7 @@ fn freed_memory_may_come_back_at_once() {
 }
 
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn commands_may_take_long() {
     suite("queue_events::", &[("COMMAND_DELAY_US", "3000")])
         .iter()
@@ -147,6 +158,7 @@ macro_rules! roles {
     ($($(#[$doc:meta])* $module:ident::$name:ident [$($switch:expr),*];)*) => {
         $($(#[$doc])*
         #[test]
+        #[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
         fn $name() {
             if run::is_role() {
                 return $module::$name();
@@ -208,6 +220,7 @@ roles! {
 
 /// Objects of one driver never reach another driver.
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn two_drivers_are_kept_apart() {
     if run::is_role() {
         return roles::two_drivers_are_kept_apart();
@@ -221,6 +234,7 @@ fn two_drivers_are_kept_apart() {
 
 /// The role itself checks each report.
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn wrong_uses_are_reported() {
     let name = "wrong_uses_are_reported";
     if run::is_role() {
@@ -237,6 +251,7 @@ fn wrong_uses_are_reported() {
 
 /// The role itself checks each report.
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn wrong_uses_of_a_driver_that_fetches_are_reported() {
     if run::is_role() {
         return misuse::wrong_uses_of_a_driver_that_fetches_are_reported();
@@ -249,6 +264,7 @@ fn wrong_uses_of_a_driver_that_fetches_are_reported() {
 
 /// A lost device fails its pending commands, and nothing hangs.
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn the_device_may_be_lost() {
     if run::is_role() {
         return roles::the_device_may_be_lost();
@@ -261,6 +277,7 @@ fn the_device_may_be_lost() {
 
 /// A list that can no longer signal keeps the memory that it may use.
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn a_command_without_an_end_keeps_its_memory() {
     let name = "a_command_without_an_end_keeps_its_memory";
     if run::is_role() {
@@ -278,6 +295,7 @@ fn a_command_without_an_end_keeps_its_memory() {
 
 /// A list is not destroyed, and its memory is not freed, while the device executes it.
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn a_list_that_goes_on_is_not_lost() {
     if run::is_role() {
         return lists::a_list_that_goes_on_is_not_lost();
@@ -294,6 +312,7 @@ fn a_list_that_goes_on_is_not_lost() {
 
 /// A list that waits on the device for a dying process is abandoned, and the queue continues.
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn a_waiting_list_is_given_up_when_its_peer_dies() {
     let name = "a_waiting_list_is_given_up_when_its_peer_dies";
     if run::is_role() {
@@ -306,6 +325,7 @@ fn a_waiting_list_is_given_up_when_its_peer_dies() {
 }
 
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn whoever_waits_for_a_list_that_is_given_up_goes_on() {
     let name = "whoever_waits_for_a_list_that_is_given_up_goes_on";
     if run::is_role() {

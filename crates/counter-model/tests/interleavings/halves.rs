@@ -1,7 +1,6 @@
 //! Devices write the upper halves of words. At the same time, hosts count sleepers in the lower
 //! halves, complete later signals, and fail signals of dead processes.
 
-use crate::check::check;
 use crate::event_protocol::WaitError;
 use crate::platform::{self, Ordering, one_in, pick};
 use crate::stream::Stream;
@@ -76,20 +75,14 @@ fn shared_words(dies: bool, careless: bool) {
     world.finish(waiters.into_iter().chain([signallers]));
 }
 
-#[test]
-fn with_sleepers_and_completions() {
-    check(3000, || shared_words(false, false));
+cases! {
+    with_sleepers_and_completions: 3000, shared_words(false, false);
+    with_sleepers_completions_and_survivors: 3000, shared_words(true, false);
 }
 
-#[test]
-fn with_sleepers_completions_and_survivors() {
-    check(3000, || shared_words(true, false));
-}
-
-/// The scenario detects a host that undoes a device's write before the device's queue has recorded
-/// the signal. Afterwards survivors repair the word.
-#[test]
-#[should_panic = "exceeded max_steps"]
-fn with_sleepers_that_are_counted_carelessly() {
-    check(3000, || shared_words(false, true));
+cases! {
+    /// The scenario detects a host that undoes a device's write before the device's queue has
+    /// recorded the signal. Survivors repair the word afterwards.
+    #[should_panic = "exceeded max_steps"]
+    with_sleepers_that_are_counted_carelessly: 3000, shared_words(false, true);
 }

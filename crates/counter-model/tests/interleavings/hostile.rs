@@ -125,16 +125,14 @@ fn waits_for_both(at_once: bool) {
     honest.finish([signaller, waiter]);
 }
 
-#[test]
-fn beside_an_honest_one_in_a_wait() {
-    check(3000, || waits_for_both(true));
+cases! {
+    beside_an_honest_one_in_a_wait: 3000, waits_for_both(true);
 }
 
-/// The scenario detects waiters that a hostile event delays.
-#[test]
-#[should_panic = "deadlock"]
-fn beside_an_honest_one_in_a_wait_in_turn() {
-    check(1000, || waits_for_both(false));
+cases! {
+    /// The scenario detects waiters that a hostile event delays.
+    #[should_panic = "deadlock"]
+    beside_an_honest_one_in_a_wait_in_turn: 1000, waits_for_both(false);
 }
 
 /// A process has a late signal of an honest event and one of a hostile event, and one job for both,
@@ -180,16 +178,14 @@ fn late_signals_of_both(leaves_alone: bool) {
     honest.finish([holder, job]);
 }
 
-#[test]
-fn beside_late_signals_of_an_honest_one() {
-    check(3000, || late_signals_of_both(true));
+cases! {
+    beside_late_signals_of_an_honest_one: 3000, late_signals_of_both(true);
 }
 
-/// The scenario detects a job that a hostile event keeps from sleeping.
-#[test]
-#[should_panic = "exceeded max_steps"]
-fn beside_late_signals_of_an_honest_one_with_a_job_that_asks_again() {
-    check(3000, || late_signals_of_both(false));
+cases! {
+    /// The scenario detects a job that a hostile event keeps from sleeping.
+    #[should_panic = "exceeded max_steps"]
+    beside_late_signals_of_an_honest_one_with_a_job_that_asks_again: 3000, late_signals_of_both(false);
 }
 
 /// A survivor fails the orphans of all events of an arena, those of the hostile event first, while
@@ -211,9 +207,8 @@ fn survivors_of_both() {
     honest.finish([waiter, survivor]);
 }
 
-#[test]
-fn beside_an_honest_one_whose_signaller_died() {
-    check(2000, survivors_of_both);
+cases! {
+    beside_an_honest_one_whose_signaller_died: 2000, survivors_of_both();
 }
 
 /// A process that shares the hostile event gets meaningless results, but gets them. Waits end by

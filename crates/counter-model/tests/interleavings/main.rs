@@ -1,5 +1,16 @@
 //! The event protocol under many interleavings (shuttle).
 
+/// Defines tests, each of which [checks](check::check) a scenario under a number of schedules.
+macro_rules! cases {
+    ($($(#[$meta:meta])* $name:ident: $schedules:literal, $scenario:expr;)*) => {$(
+        $(#[$meta])*
+        #[test]
+        fn $name() {
+            $crate::check::check($schedules, || $scenario);
+        }
+    )*};
+}
+
 mod awaiting;
 mod channel;
 mod check;

@@ -12,44 +12,15 @@ fn start() -> u64 {
     [1 << 30, 1 << 31, 1 << 32, 3 << 31][pick(4) as usize] - 1 - pick(18)
 }
 
-#[test]
-fn ring_reuse() {
-    check(700, || release::ring_reuse(start()));
-}
-
-#[test]
-fn future_values() {
-    check(700, || release::future_values(start()));
-}
-
-#[test]
-fn failures() {
-    check(700, || release::failures(start()));
-}
-
-#[test]
-fn death() {
-    check(800, || death::one_dies(start()));
-}
-
-#[test]
-fn records() {
-    check(500, || runs::records_of_one_place(start()));
-}
-
-#[test]
-fn device_signals() {
-    check(500, || devices::mixed(start()));
-}
-
-#[test]
-fn device_waits() {
-    check(700, || devices::signals_at_once(start()));
-}
-
-#[test]
-fn dead_devices() {
-    check(700, || dead_devices::go_on(start()));
+cases! {
+    ring_reuse: 700, release::ring_reuse(start());
+    future_values: 700, release::future_values(start());
+    failures: 700, release::failures(start());
+    death: 800, death::one_dies(start());
+    records: 500, runs::records_of_one_place(start());
+    device_signals: 500, devices::mixed(start());
+    device_waits: 700, devices::signals_at_once(start());
+    dead_devices: 700, dead_devices::go_on(start());
 }
 
 /// Values are far apart and all unfinished. Each wait must be for its own signal.

@@ -71,26 +71,29 @@ impl Liveness for World {
     }
 }
 
-/// Runs `scenario` in every execution with at most this many preemptions.
-fn check(preemptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
+/// Runs `scenario` with a new world, in every execution with at most this many preemptions.
+fn check(preemptions: usize, scenario: impl Fn(Arc<World>) + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 100_000;
-    builder.check(scenario);
+    builder.check(move || scenario(World::new()));
 }
 
-/// Records whether some execution reached the point that its scenario is about.
-#[derive(Clone, Default)]
-struct Reached(std::sync::Arc<std::sync::atomic::AtomicBool>);
-
-impl Reached {
-    fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn check(&self) {
-        assert!(self.0.load(Ordering::Relaxed), "the scenario tests nothing");
-    }
+/// Checks a scenario as [`check`] does. Some execution must call the scenario's second argument,
+/// which shows that it reaches the point that it is about.
+fn check_reached(
+    preemptions: usize,
+    scenario: impl Fn(Arc<World>, &dyn Fn()) + Sync + Send + 'static,
+) {
+    let is_reached = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let seen = is_reached.clone();
+    check(preemptions, move |world| {
+        scenario(world, &|| seen.store(true, Ordering::Relaxed));
+    });
+    assert!(
+        is_reached.load(Ordering::Relaxed),
+        "the scenario tests nothing"
+    );
 }
 
 fn start(world: &Arc<World>, life: impl FnOnce(&World) + 'static) -> loom::thread::JoinHandle<()> {
@@ -98,16 +101,20 @@ fn start(world: &Arc<World>, life: impl FnOnce(&World) + 'static) -> loom::threa
     loom::thread::spawn(move || life(&world))
 }
 
+/// Starts a process that writes data and completes a signal.
+fn write_and_complete(world: &Arc<World>, ticket: Ticket) -> loom::thread::JoinHandle<()> {
+    start(world, move |world| {
+        world.write();
+        assert_eq!(world.slot.complete(ticket), Completion::Done);
+    })
+}
+
 /// Data written before a completion is visible after the wait, whether or not the waiter slept.
 #[test]
 fn completing_and_waiting() {
-    check(3, || {
-        let world = World::new();
+    check(3, |world| {
         let ticket = world.slot.issue(EXPORTER).unwrap();
-        let signaller = start(&world, move |world| {
-            world.write();
-            assert_eq!(world.slot.complete(ticket), Completion::Done);
-        });
+        let signaller = write_and_complete(&world, ticket);
         world.wait(1).unwrap();
         world.read();
         signaller.join().unwrap();
@@ -117,8 +124,7 @@ fn completing_and_waiting() {
 /// Data is visible after a wait for a number that is taken during the wait.
 #[test]
 fn submitting_and_waiting() {
-    check(3, || {
-        let world = World::new();
+    check(3, |world| {
         let signaller = start(&world, move |world| {
             let ticket = world.slot.issue(EXPORTER).unwrap();
             world.write();
@@ -133,8 +139,7 @@ fn submitting_and_waiting() {
 /// Data written before an immediate signal is visible after the wait.
 #[test]
 fn signalling_at_once() {
-    check(3, || {
-        let world = World::new();
+    check(3, |world| {
         let signaller = start(&world, |world| {
             world.write();
             assert!(world.signal(EXPORTER).is_empty());
@@ -156,10 +161,7 @@ fn device_write(world: &World, ticket: Ticket) {
 /// Data that a device wrote before its signal is visible after the signal.
 #[test]
 fn signalling_by_a_device() {
-    let reached = Reached::default();
-    let seen = reached.clone();
-    check(3, move || {
-        let world = World::new();
+    check_reached(3, move |world, reach| {
         world.slot.mark_device_signals();
         let ticket = world.slot.issue(EXPORTER).unwrap();
         let device = start(&world, move |world| {
@@ -168,22 +170,18 @@ fn signalling_by_a_device() {
         });
         if world.slot.outcome(1) == Outcome::Complete {
             world.read();
-            seen.set();
+            reach();
         }
         device.join().unwrap();
         assert!(world.signal(EXPORTER).is_empty());
         assert_eq!(world.slot.outcome(1), Outcome::Complete);
     });
-    reached.check();
 }
 
 /// A waiting device finds its word written, and sees data written before the signal.
 #[test]
 fn waiting_by_a_device() {
-    let reached = Reached::default();
-    let seen = reached.clone();
-    check(3, move || {
-        let world = World::new();
+    check_reached(3, move |world, reach| {
         let signaller = start(&world, |world| {
             world.write();
             assert!(world.signal(EXPORTER).is_empty());
@@ -194,7 +192,7 @@ fn waiting_by_a_device() {
             let word = world.slot.word_of(1).load(Ordering::Acquire);
             if (word >> 32) as u32 == 1 {
                 world.read();
-                seen.set();
+                reach();
             }
         }
         signaller.join().unwrap();
@@ -203,7 +201,6 @@ fn waiting_by_a_device() {
             assert_eq!(word >> 32, 1, "the device waits for ever");
         }
     });
-    reached.check();
 }
 
 /// Data is visible after a poll that finds a signal complete, or the latest signal no longer
@@ -215,33 +212,23 @@ fn looking() {
         |world| world.slot.latest_pending().is_none(),
     ];
     for look in looks {
-        let reached = Reached::default();
-        let seen = reached.clone();
-        check(3, move || {
-            let world = World::new();
+        check_reached(3, move |world, reach| {
             let ticket = world.slot.issue(EXPORTER).unwrap();
-            let signaller = start(&world, move |world| {
-                world.write();
-                assert_eq!(world.slot.complete(ticket), Completion::Done);
-            });
+            let signaller = write_and_complete(&world, ticket);
             if look(&world) {
                 world.read();
-                seen.set();
+                reach();
             }
             signaller.join().unwrap();
             assert!(look(&world));
         });
-        reached.check();
     }
 }
 
 /// Data written before a signal of the native mirror is visible after a wait for the mirror.
 #[test]
 fn waiting_for_a_drivers_event() {
-    let reached = Reached::default();
-    let seen = reached.clone();
-    check(3, move || {
-        let world = World::new();
+    check_reached(3, move |world, reach| {
         let signaller = start(&world, |world| {
             assert!(world.slot.begin_mirror_signal());
             world.write();
@@ -250,27 +237,20 @@ fn waiting_for_a_drivers_event() {
         if world.slot.begin_mirror_wait(1).is_some() {
             world.read();
             world.slot.end_mirror_wait();
-            seen.set();
+            reach();
         }
         signaller.join().unwrap();
         assert!(world.slot.has_mirror_signal(1));
     });
-    reached.check();
 }
 
 /// An immediate signaller has seen all earlier signals, and makes their signallers' writes visible
 /// too.
 #[test]
 fn moving_on() {
-    let reached = Reached::default();
-    let seen = reached.clone();
-    check(2, move || {
-        let world = World::new();
+    check_reached(2, move |world, reach| {
         let ticket = world.slot.issue(EXPORTER).unwrap();
-        let signaller = start(&world, move |world| {
-            world.write();
-            assert_eq!(world.slot.complete(ticket), Completion::Done);
-        });
+        let signaller = write_and_complete(&world, ticket);
         let second = start(&world, |world| {
             for ticket in world.signal(Owner::new(2).unwrap()) {
                 assert_eq!(world.slot.complete(ticket), Completion::Done);
@@ -280,44 +260,35 @@ fn moving_on() {
         let unfinished = world.slot.unfinished();
         if world.slot.issued() == 2 && unfinished.is_none() {
             world.read();
-            seen.set();
+            reach();
         }
         signaller.join().unwrap();
         second.join().unwrap();
     });
-    reached.check();
 }
 
 /// The waiter for the second signal of a word sees what the first signal's submitter wrote.
 #[test]
 fn one_word() {
-    let reached = Reached::default();
-    let seen = reached.clone();
-    check(3, move || {
-        let world = World::new();
+    check_reached(3, move |world, reach| {
         let first = world.slot.issue(EXPORTER).unwrap();
         let Ok(Signalled::Submitted(jump)) = world.slot.signal_up_to(EXPORTER, 8) else {
             panic!("number 1 is unfinished");
         };
         let eighth = *jump.last().unwrap();
-        let signaller = start(&world, move |world| {
-            world.write();
-            assert_eq!(world.slot.complete(first), Completion::Done);
-        });
+        let signaller = write_and_complete(&world, first);
         if world.slot.complete(eighth) == Completion::Done {
             world.read();
-            seen.set();
+            reach();
         }
         signaller.join().unwrap();
     });
-    reached.check();
 }
 
 /// A failure is never reported as a success, even after later signals.
 #[test]
 fn failing() {
-    check(2, || {
-        let world = World::new();
+    check(2, |world| {
         let ticket = world.slot.issue(EXPORTER).unwrap();
         let signaller = start(&world, move |world| {
             let failed = world.slot.fail(ticket, FailureReason::CommandFailed);
@@ -334,8 +305,7 @@ fn failing() {
 /// A success between two failures on its word stays a success while the second failure is recorded.
 #[test]
 fn failing_around_a_success() {
-    check(3, || {
-        let world = World::new();
+    check(3, |world| {
         let reason = FailureReason::CommandFailed;
         let first = world.slot.issue(EXPORTER).unwrap();
         // Numbers 8, 15 and 22 follow number 1 on its word. The other numbers keep the words in
@@ -359,8 +329,7 @@ fn failing_around_a_success() {
 /// Two survivors fail orphans at the same time, while a third process submits a signal.
 #[test]
 fn failing_orphans() {
-    check(1, || {
-        let world = World::new();
+    check(1, |world| {
         let dead = Owner::new(2).unwrap();
         let _ = world.slot.issue(dead).unwrap();
         world.dead.store(2, Ordering::Release);
@@ -379,8 +348,7 @@ fn failing_orphans() {
 /// A survivor reads the right owner of a signal while the next owner takes a number.
 #[test]
 fn changing_owners() {
-    check(2, || {
-        let world = World::new();
+    check(2, |world| {
         let ticket = world.slot.issue(EXPORTER).unwrap();
         world.dead.store(2, Ordering::Release);
         let other = start(&world, |world| {

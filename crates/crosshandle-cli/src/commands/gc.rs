@@ -28,8 +28,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
             remove_dead(directory)
         };
         let dead = match dead {
-            // A default directory that cannot be used is skipped. An error in a directory that the
-            // user names is reported.
+            // Skip a default directory that cannot be used, but report an error in a directory that
+            // the user has named.
             Err(error @ Error::Unsupported(_)) if directories.len() > 1 => {
                 settings.log(error);
                 continue;

@@ -68,8 +68,8 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_STATUS_HELP)]
     Pin(holder::PinArgs),
     /// End the epoch of a held name's writer, if the writer has provably ended
-    #[command(after_help = holder::FENCE_AFTER_HELP)]
-    Fence(holder::FenceArgs),
+    #[command(after_help = holder::REVOKE_AFTER_HELP)]
+    Revoke(holder::RevokeArgs),
     /// Remove the sockets of processes that were killed
     #[command(after_help = EXIT_STATUS_HELP)]
     Gc(gc::Args),
@@ -105,7 +105,7 @@ impl Command {
             Self::Ls(args) => holder::list(&args, settings),
             Self::Rm(args) => holder::remove(&args, settings),
             Self::Pin(args) => holder::pin(&args, settings),
-            Self::Fence(args) => holder::fence(&args, settings),
+            Self::Revoke(args) => holder::revoke(&args, settings),
             Self::Gc(args) => gc::run(&args, settings),
             Self::Inspect(args) => texts::inspect::run(&args),
             Self::Completions(args) => texts::completions::run(&args, command_line()),

@@ -1,7 +1,7 @@
 //! `crosshandle peer`: the child process of `demo` and `doctor`.
 //!
-//! The child process communicates with its parent over standard input and output. The command is of
-//! no use to users.
+//! The child process communicates with its parent over standard input and output. Users have no
+//! reason to run this command.
 
 use super::{demo, doctor};
 use crate::failure::{ErrorContext as _, Result};

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 
 fn read_memory(args: &Args, settings: &Settings, handle: &MemoryHandle) -> Result<()> {
     let context = settings.context_for(handle.backend(), handle.device(), None)?;
-    // The memory is opened read-only, which the kernel enforces if the backend supports it.
+    // Open the memory read-only. The kernel enforces this if the backend supports it.
     let memory = context.open_memory_read_only(handle)?;
     let range = args.range(memory.len())?;
     if let Some(path) = &args.output {
@@ -125,7 +125,7 @@ impl Args {
     }
 }
 
-/// Copies a range of bytes part by part. `explain` converts an error of the output to a failure.
+/// Copies a range of bytes part by part. `explain` converts an output error to a failure.
 fn copy(
     range: Range<usize>,
     mut read: impl FnMut(usize, &mut [u8]) -> Result<()>,

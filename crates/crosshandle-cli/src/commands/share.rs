@@ -55,8 +55,8 @@ pub(super) fn hold(
     handle: &dyn std::fmt::Display,
     description: &str,
 ) -> Result<()> {
-    // Signals are caught before the handle is printed, because the reader of the handle may send
-    // one at once.
+    // Catch signals before printing the handle, because the reader of the handle may send a signal
+    // at once.
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("catching signals")?;
     output::line(handle)?;
     settings.log(format_args!(

@@ -3,8 +3,11 @@
 pub(crate) mod token;
 
 use crate::failure::{ErrorContext as _, Failure, Result};
-use crate::tuning::HANDLE_LINE_MAX_BYTES;
 use std::io::{self, BufRead};
+
+/// Maximum number of bytes that are read from standard input for a handle. It is several times the
+/// length of a handle.
+const HANDLE_LINE_MAX_BYTES: u64 = 4096;
 
 /// Returns the text of the HANDLE argument. If `given` is `-`, the text is the first line of
 /// standard input.

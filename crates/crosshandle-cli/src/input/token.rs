@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// The environment variable with the token of a command, which options override.
+/// The environment variable that contains the token for a command. Options override it.
 pub(crate) const VARIABLE: &str = "CROSSHANDLE_TOKEN";
 
-/// Maximum number of bytes of a line that is read for a token.
+/// Maximum number of bytes that are read of a line with a token.
 const MAX_LINE_BYTES: u64 = 4096;
 
 /// The token that a command presents to the holder.
@@ -25,7 +25,7 @@ pub(crate) struct ShownToken {
 }
 
 impl ShownToken {
-    /// Returns the token, if one is given.
+    /// Returns the token from the options or the environment, or `None` if there is none.
     pub(crate) fn get(&self) -> Result<Option<String>> {
         if let Some(token) = given("--token", self.token.as_deref(), self.token_file.as_deref())? {
             return Ok(Some(token));
@@ -39,7 +39,8 @@ impl ShownToken {
     }
 }
 
-/// Returns the token from an option, or from the file of the option with the suffix `-file`.
+/// Returns the token that an option contains, or the token in the file that the option with the
+/// suffix `-file` names.
 pub(crate) fn given(
     option: &str,
     token: Option<&str>,

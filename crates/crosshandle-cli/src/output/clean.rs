@@ -1,12 +1,12 @@
-//! Makes text of other programs and hosts safe for terminals and for JSON. All output of this
-//! command passes through this module.
+//! Makes text from other programs and hosts safe for terminals and JSON. All output of this command
+//! passes through this module.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Returns `true` if a terminal or a viewer interprets a character instead of showing it. These are
-/// control characters, marks of writing direction, and characters that have no width or start a
-/// line.
+/// Returns `true` if a terminal or a viewer interprets a character instead of showing it. Such
+/// characters are control characters, marks of writing direction, and characters that have no width
+/// or start a line.
 pub(crate) fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -34,8 +34,8 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
 /// Returns JSON with the same value in which every character that a terminal would interpret is
 /// escaped.
 pub(crate) fn json(text: &str) -> Cow<'_, str> {
-    // Outside of strings, the only such characters in JSON are line feeds. Inside of strings, line
-    // feeds are escaped already.
+    // Outside strings, the only such characters in JSON are line feeds. Inside strings, line feeds
+    // are already escaped.
     let is_left = |c: char| c != '\n' && is_obeyed(c);
     if !text.contains(is_left) {
         return Cow::Borrowed(text);

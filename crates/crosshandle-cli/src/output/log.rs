@@ -11,7 +11,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Format of the lines on standard error.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Format {
-    /// Plain text
     #[default]
     Text,
     /// A JSON object with `time` (seconds since 1970), `level`, `process` and `message`
@@ -68,6 +67,6 @@ pub(crate) fn say(level: Level, message: impl Display) {
             format!("{}\n", clean::json(&line))
         }
     };
-    // The line is written by one call, because other processes may write to the same file.
+    // Write the line with one call, because other processes may write to the same file.
     let _ = io::stderr().write_all(line.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Standard output: lines, tables, JSON.
+//! Writes lines, tables and JSON to standard output.
 
 pub(crate) mod clean;
 pub(crate) mod log;
@@ -15,7 +15,7 @@ pub(crate) fn line(line: impl Display) -> Result<()> {
     print(&clean::line(&line.to_string()))
 }
 
-/// Prints several lines, each as [`line`] does.
+/// Prints several lines, each like [`line`].
 pub(crate) fn lines(lines: impl Display) -> Result<()> {
     lines.to_string().split('\n').try_for_each(line)
 }
@@ -27,7 +27,6 @@ fn print(text: &str) -> Result<()> {
         .map_err(|error| Failure::output(&error))
 }
 
-/// Prints a value as JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Failure::error(format!("making JSON: {error}")))?;
@@ -55,7 +54,6 @@ pub(crate) fn print_table(table: &mut Table) -> Result<()> {
     table.lines().try_for_each(|row| line(row.trim_end()))
 }
 
-/// Aligns a column of numbers to the right.
 pub(crate) fn align_right(table: &mut Table, column: usize) {
     if let Some(column) = table.column_mut(column) {
         column.set_cell_alignment(CellAlignment::Right);

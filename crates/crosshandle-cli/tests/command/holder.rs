@@ -306,7 +306,8 @@ fn a_model_is_pulled_from_another_host() {
     // Only a listener with `--names` serves names.
     let (_closed, address) = listen(&[]);
     let refused = pull(&address, &[]).expect(1);
-    assert!(refused.stderr.contains("refuses"), "{}", refused.stderr);
+    let is_refused = refused.stderr.contains("does not allow lookups of names");
+    assert!(is_refused, "{}", refused.stderr);
     let (_open, address) = listen(&["--names"]);
     let other = "0".repeat(64);
     let refused = pull(&address, &["--expect", &other]).expect(1);
@@ -432,9 +433,9 @@ fn tokens_come_from_files_standard_input_and_a_variable() {
         (&["pin", "m"][..], &write, 1),
         (&["pin", "m"], &admin, 0),
         (&["pin", "m", "--undo"], &admin, 0),
-        (&["fence", "m"], &read, 1),
+        (&["revoke", "m"], &read, 1),
         // On a machine that starts many processes, proving the end of a writer takes a while.
-        (&["fence", "m", "--wait", "30s"], &admin, 0),
+        (&["revoke", "m", "--wait", "30s"], &admin, 0),
         (&["rm", "m"], &write, 1),
         (&["rm", "m"], &admin, 0),
     ] {
@@ -444,7 +445,7 @@ fn tokens_come_from_files_standard_input_and_a_variable() {
 }
 
 #[test]
-fn a_fence_ends_an_epoch() {
+fn revoking_begins_an_epoch() {
     let sandbox = Sandbox::new();
     let pair = Pair::start(&sandbox);
     let file = sandbox.file("bytes", &contents(5000));
@@ -454,9 +455,9 @@ fn a_fence_ends_an_epoch() {
     let listed = sandbox.run(["ls", "--json"]).expect(0).json();
     assert_eq!(listed[0]["epoch"], 0);
     for epoch in 1..=2 {
-        let fenced = sandbox.run(["fence", "region"]).expect(0);
+        let revoked = sandbox.run(["revoke", "region"]).expect(0);
         let expected = format!("region epoch {epoch}: no process writes\n");
-        assert_eq!(fenced.text(), expected);
+        assert_eq!(revoked.text(), expected);
         // The successor continues the count of epochs.
         kill(pair.await_safe().0);
     }
@@ -467,7 +468,7 @@ fn a_fence_ends_an_epoch() {
         .claim("region", &crosshandle::holder::ClaimOptions::new())
         .expect("claimed");
     assert_eq!(lease.epoch(), 3);
-    let refused = sandbox.run(["fence", "region"]).expect(1);
+    let refused = sandbox.run(["revoke", "region"]).expect(1);
     assert!(
         refused.stderr.contains("has not ended"),
         "{}",
@@ -476,11 +477,11 @@ fn a_fence_ends_an_epoch() {
     let listed = sandbox.run(["ls"]).expect(0);
     let state = format!("epoch 3 of {}", std::process::id());
     assert!(listed.text().contains(&state), "{}", listed.text());
-    let forced = sandbox.run(["fence", "region", "--force"]).expect(0);
+    let forced = sandbox.run(["revoke", "region", "--force"]).expect(0);
     let expected = "region epoch 4: forced: the previous writer may still write\n";
     assert_eq!(forced.text(), expected);
     lease.end().expect_err("it has another writer by now");
-    sandbox.run(["fence", "absent"]).expect(1);
+    sandbox.run(["revoke", "absent"]).expect(1);
 }
 
 /// A holder continues when its terminal is closed, which sends SIGHUP to the processes of its
@@ -572,7 +573,7 @@ fn the_installed_program_takes_over() {
     install();
     let upgraded = sandbox.run(["hold", "--upgrade"]).expect(0);
     assert!(
-        upgraded.text().contains("in place of"),
+        upgraded.text().contains("has replaced"),
         "{}",
         upgraded.text()
     );

@@ -123,7 +123,7 @@ fn no_command_prints_what_a_terminal_obeys() {
         &["verify", HOSTILE],
         &["rm", HOSTILE],
         &["pin", HOSTILE],
-        &["fence", HOSTILE],
+        &["revoke", HOSTILE],
         &["share", &named, "--name", HOSTILE],
         &[
             "pull", "strange", "--from", &address, "--as", "p", "--token", token,

@@ -2,14 +2,30 @@
 
 use super::Gpu;
 use crate::driver::{CudaEvent, EventHandle, StreamHandle};
-use crate::tuning::{
-    CLOCK_LIFETIME_NS, CLOCK_PAUSE_NS, CLOCK_TRIES, CLOCK_TRY_READ_NS, CLOCK_TRY_SUBMIT_NS,
-};
 use crosshandle_hal::BackendTimestamps;
 use crosshandle_os::process;
 use crosshandle_types::error::Result;
 use crosshandle_types::sync::Mutex;
 use std::sync::Arc;
+
+/// Time, in nanoseconds, for which a base is used. A base is a moment whose time is known on both
+/// clocks. The driver reports times since the base as 32-bit floats, which after 4 s are accurate
+/// to a quarter of a microsecond.
+const CLOCK_LIFETIME_NS: u64 = 4_000_000_000;
+
+/// Number of attempts to find a new base. The fastest attempt is the most accurate.
+const CLOCK_TRIES: usize = 3;
+
+/// Maximum time of an attempt to find a base, in nanoseconds, before a command is submitted and
+/// while its times are read. A slower attempt is queued behind other streams, which may wait
+/// indefinitely.
+const CLOCK_TRY_SUBMIT_NS: u64 = 5_000_000;
+
+const CLOCK_TRY_READ_NS: u64 = 100_000_000;
+
+/// Time after a failed attempt to find a base, in nanoseconds, in which no command makes another
+/// attempt. Commands submitted in this time get their times late.
+const CLOCK_PAUSE_NS: u64 = 100_000_000;
 
 /// A moment whose time is known on both clocks.
 struct Base {

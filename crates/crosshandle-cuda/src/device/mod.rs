@@ -338,3 +338,35 @@ impl Drop for Gpu {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_daemon_of_mps_is_seen() {
+        let directory = std::env::temp_dir().join(format!("xh-mps-{}", std::process::id()));
+        fs::create_dir(&directory).expect("a directory");
+        let program = directory.join("nvidia-cuda-mps-server");
+        fs::copy("/bin/sleep", &program).expect("a copy");
+        let mut daemon = Command::new(&program)
+            .arg("60")
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("a process");
+        // The kernel gives the child its new name a moment after the parent continues.
+        let begin = std::time::Instant::now();
+        let name = || fs::read_to_string(format!("/proc/{}/comm", daemon.id())).unwrap_or_default();
+        while !name().starts_with("nvidia-cuda-mps")
+            && begin.elapsed() < std::time::Duration::from_secs(10)
+        {
+            std::thread::yield_now();
+        }
+        let seen = mps();
+        daemon.kill().expect("it lives");
+        daemon.wait().expect("our child");
+        fs::remove_dir_all(&directory).expect("removed");
+        assert!(seen.is_some(), "{seen:?}");
+    }
+}

@@ -7,12 +7,14 @@ use super::library::ProgramLibrary;
 use super::{
     Code, DeviceAddress, Driver, FunctionHandle, INVALID_VALUE, ModuleHandle, NOT_FOUND, SUCCESS,
 };
-use crate::tuning::COMPILER_LOG_BYTES;
 use crosshandle_handle::BackendKind;
 use crosshandle_types::error::{Error, Result};
 use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState};
 use std::ffi::{CStr, c_uint, c_void};
 use std::ptr;
+
+/// Maximum number of bytes that are kept of the compiler's output. Longer output is cut off.
+const COMPILER_LOG_BYTES: usize = 16 << 10;
 
 /// The format of an image's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,12 +4,16 @@ pub(crate) mod images;
 
 use crate::driver::sys::CUdevice_attribute as Attribute;
 use crate::driver::{DeviceHandle, Driver};
-use crate::tuning;
 use crosshandle_handle::BackendKind;
 use crosshandle_os::mapping::HUGE_PAGE;
 use crosshandle_types::error::Result;
 use crosshandle_types::{Capabilities, DeviceInfo, KernelLimits, dlpack, known};
 use std::fs;
+use std::time::Duration;
+
+/// Resolution of the driver's event times, as documented for `cuEventElapsedTime`. It is a property
+/// of the driver, not a tuning value.
+const TIMER_RESOLUTION: Duration = Duration::from_nanos(500);
 
 /// The PCI vendor number.
 const NVIDIA: u32 = 0x10de;
@@ -94,7 +98,7 @@ pub(crate) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             // A waiting stream only compares numbers. It continues even if the signal has failed.
             late_failures: false,
             native_graphs: driver.has_graphs(),
-            timer_resolution: tuning::TIMER_RESOLUTION,
+            timer_resolution: TIMER_RESOLUTION,
         },
     })
 }

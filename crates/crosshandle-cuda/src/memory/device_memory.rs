@@ -3,7 +3,6 @@
 use crate::device::Gpu;
 use crate::driver::{Allocation, DeviceAddress};
 use crate::scheduler;
-use crate::tuning::KEPT_PART;
 use crosshandle_hal::{BackendObject, BackendSegment};
 use crosshandle_handle::DRIVER_HANDLE_SIZE;
 use crosshandle_os::descriptor;
@@ -16,6 +15,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// The fraction (one in `KEPT_PART`) of the process's descriptors that are kept ready for importers
+/// of memory of many pieces. If more pieces are imported, the exporter's driver creates each
+/// descriptor on request, which takes about 25 µs.
+const KEPT_PART: u64 = 4;
 
 /// The major device number of all devices of the NVIDIA driver on Linux.
 pub(crate) const NVIDIA_MAJOR: u32 = 195;

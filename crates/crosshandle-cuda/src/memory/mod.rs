@@ -15,7 +15,6 @@ pub(super) use staging::Staging;
 
 use super::context::CudaContext;
 use super::device::Gpu;
-use super::tuning::{WORD_PAGE_BYTES, WORDS_RESERVED};
 use crosshandle_hal::common::host_memory::HostSegment;
 use crosshandle_hal::{BackendBlob, BackendDriverHandles, BackendFabric, BackendSegment};
 use crosshandle_handle::DRIVER_HANDLE_SIZE;
@@ -30,6 +29,12 @@ use process_word::ProcessWord;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+
+/// Bytes of a page of process words, and number of words that are reserved before a queue is
+/// locked.
+const WORD_PAGE_BYTES: usize = 64 << 10;
+
+const WORDS_RESERVED: usize = 16;
 
 /// Allocates memory of a kind and maps it.
 pub(super) fn create(

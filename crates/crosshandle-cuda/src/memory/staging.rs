@@ -2,13 +2,18 @@
 
 use crate::device::Gpu;
 use crate::driver::DeviceAddress;
-use crate::tuning::{STAGING_BYTES, STAGING_KEPT};
 use crosshandle_hal::BackendSegment;
 use crosshandle_os::mapping::page_size;
 use crosshandle_types::MemoryKind;
 use crosshandle_types::error::Result;
 use crosshandle_types::sync::Mutex;
 use std::sync::Arc;
+
+/// Bytes of a piece of pinned memory that is kept for long patterns, and maximum number of such
+/// pieces. They are kept because pinning takes several times as long as a command.
+const STAGING_BYTES: usize = 64 << 10;
+
+const STAGING_KEPT: usize = 16;
 
 static FREE: Mutex<Vec<Arc<dyn BackendSegment>>> = Mutex::new(Vec::new());
 

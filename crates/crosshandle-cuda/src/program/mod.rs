@@ -9,7 +9,6 @@ use super::context::CudaContext;
 use super::device::Gpu;
 use super::driver::ModuleHandle;
 use super::scheduler::Urgency;
-use super::tuning::PROGRAM_BYTES;
 use crosshandle_hal::{BackendKernel, BackendProgram, BackendPrograms, NativePrograms};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
@@ -18,6 +17,10 @@ use kernel::CudaKernel;
 use std::ffi::CStr;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+
+/// Estimate of the memory that a loaded program uses, in bytes, because the driver does not report
+/// it. It only counts towards [`QUIET_MAX_BYTES`].
+const PROGRAM_BYTES: usize = 1 << 20;
 
 /// A program that is loaded into the device's context. A deferred call unloads it when no stream
 /// waits, because the driver would not return before that.

@@ -19,7 +19,6 @@ use crate::driver::{
 };
 use crate::program::{self, DriverLaunch};
 use crate::scheduler::Urgency;
-use crate::tuning::{GRAPH_COPY_ROW, GRAPH_NODE_BYTES, GRAPH_UPLOAD_WAIT};
 use crosshandle_hal::{
     BackendGraph, BackendGraphs, GraphNode, GraphNodes, GraphRun, PreparedNode, Work,
 };
@@ -31,6 +30,19 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a row of a copy in a graph. Longer copies consist of several rows. The driver accepts a
+/// row pitch of up to 2 GiB - 1.
+const GRAPH_COPY_ROW: usize = 1 << 30;
+
+/// Maximum time that the creation of a graph waits until the graph is on the device. If the device
+/// does not have it by then, the first launch may be slower.
+const GRAPH_UPLOAD_WAIT: Duration = Duration::from_millis(100);
+
+/// Estimate of the device memory that a node of a graph uses, in bytes, because the driver does not
+/// report it. It only counts towards [`QUIET_MAX_BYTES`].
+const GRAPH_NODE_BYTES: usize = 1 << 10;
 
 /// One step of a node, which one node of the driver does.
 enum Part {

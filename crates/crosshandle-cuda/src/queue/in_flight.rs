@@ -6,7 +6,6 @@ use super::host_function::{HostFunctions, Job};
 use super::work::Extra;
 use crate::device::Gpu;
 use crate::memory::WordPinner;
-use crate::tuning::FENCE_WEIGHT;
 use crosshandle_events::{RING, Ticket};
 use crosshandle_hal::common::user_code::failure_text;
 use crosshandle_hal::{Submission, WaitList, Work};
@@ -15,6 +14,11 @@ use crosshandle_types::error::{Error, Result};
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
+
+/// Weight of commands after which the device writes a fence. A plain signal weighs as much as the
+/// calls that it takes. Each fence costs as much as a signal. With fewer fences, finished commands
+/// are treated as in flight for longer.
+const FENCE_WEIGHT: u32 = 64;
 
 /// A command that the driver does not have yet, as it was submitted.
 pub(super) struct Pending {

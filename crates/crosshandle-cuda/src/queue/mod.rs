@@ -46,10 +46,7 @@ use super::memory;
 use super::scheduler::admission::HoldOff;
 use super::scheduler::deferred_drop::drop_or_defer;
 use super::scheduler::{Fed, Tended};
-use super::tuning::{
-    CONTEXT_END_WAIT, FINISH_QUERY_INTERVAL, FINISH_SLEEP_LONGEST, FINISH_SLEEP_SHORTEST,
-    FINISH_SPIN, QUEUE_LOCK_WAIT,
-};
+use super::tuning::{CONTEXT_END_WAIT, FINISH_SLEEP_LONGEST, FINISH_SLEEP_SHORTEST};
 use crate::memory::WordPinner;
 use crosshandle_hal::{BackendQueue, NativeQueue, Submission, Work};
 use crosshandle_os::process;
@@ -63,10 +60,22 @@ use in_flight::Pending;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stream::{QueueStream, profile_of};
 use stream_set::{Failed, StreamSet};
 use work::Extra;
+
+/// Time that a thread in `finish` spins before it sleeps, which is about the length of the shortest
+/// sleep. A shorter spin notices the end of short commands one sleep late.
+const FINISH_SPIN: Duration = Duration::from_micros(100);
+
+/// Interval at which a thread in `finish` queries the driver, because only the driver reports
+/// errors. A query takes up to 1.3 µs.
+const FINISH_QUERY_INTERVAL: Duration = Duration::from_micros(25);
+
+/// Maximum time that the drop of a queue waits for a thread that has locked the queue. If the lock
+/// is not free by then, this library may still query a stream of the program after the drop.
+const QUEUE_LOCK_WAIT: Duration = Duration::from_millis(2);
 
 /// Returns a new queue on a device.
 pub(super) fn create(gpu: &Arc<Gpu>, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {

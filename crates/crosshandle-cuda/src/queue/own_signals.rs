@@ -1,7 +1,11 @@
 //! Records which signals a stream writes itself, so that the stream need not wait for them.
 
-use crate::tuning::OWN_SIGNAL_EVENTS;
 use std::sync::{Arc, Weak};
+
+/// Number of events whose latest signals a stream remembers as its own. With a smaller number, a
+/// stream that signals several events alternately waits for itself. With a larger one, each signal
+/// searches more entries.
+const OWN_SIGNAL_EVENTS: usize = 4;
 
 /// A run: consecutive signals of one event that the stream writes.
 struct Run<E> {

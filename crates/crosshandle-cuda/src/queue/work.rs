@@ -4,12 +4,20 @@ use crate::device::Gpu;
 use crate::driver::{DeviceAddress, Driver, FillWord, RectCopy, Rows, Side, StreamHandle};
 use crate::memory::{self, Staging};
 use crate::queue::graph;
-use crate::tuning::{GRAPH_MAX_CALLS, INLINE_PATTERN_BYTES, STREAM_MAX_CALLS};
+use crate::tuning::STREAM_MAX_CALLS;
 use crate::{image, program};
 use crosshandle_hal::{BackendSegment, Operand, Work};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{MemoryKind, Pitches, Region};
 use std::sync::Arc;
+
+/// Maximum number of calls that a launch of a graph is counted as. A launch is counted as one call
+/// per node, because the driver does not report how much of a stream's room it takes.
+const GRAPH_MAX_CALLS: u32 = 100;
+
+/// Longest pattern, in bytes, that fills of single words write. A longer pattern is copied from
+/// pinned host memory. A fill with a pattern of this length takes up to 64 calls.
+const INLINE_PATTERN_BYTES: usize = 64;
 
 /// Memory that a command uses in addition to its operands, until the command has finished.
 #[derive(Default)]

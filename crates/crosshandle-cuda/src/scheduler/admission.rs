@@ -2,7 +2,7 @@
 
 use super::{Scheduler, SchedulerState};
 use crate::memory::process_word::ProcessWord;
-use crate::tuning::{DEFAULT_CONNECTIONS, DEFERRED_CALL_WAIT};
+use crate::tuning::DEFERRED_CALL_WAIT;
 use crosshandle_hal::WaitPoint;
 use crosshandle_ipc::EventCore;
 use crosshandle_os::process;
@@ -12,6 +12,11 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// Number of connections of a context to its device, unless `CUDA_DEVICE_MAX_CONNECTIONS` is set.
+/// It is the driver's default. With a wrong number, streams queue behind other streams that wait,
+/// or too few streams are used.
+const DEFAULT_CONNECTIONS: usize = 8;
 
 /// The environment variable that gives the driver the number of connections.
 const CONNECTIONS_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";

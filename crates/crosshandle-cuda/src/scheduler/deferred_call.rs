@@ -8,8 +8,7 @@
 use super::{Scheduler, SchedulerState, tell};
 use crate::driver;
 use crate::tuning::{
-    CALL_STUCK_AFTER, DEFERRED_CALL_WAIT, DEFERRED_SLEEP_SHORTEST, MAKE_ROOM_WAIT, QUIET_MAX_BYTES,
-    RELEASED_BYTES_PER_MS,
+    CALL_STUCK_AFTER, DEFERRED_CALL_WAIT, DEFERRED_SLEEP_SHORTEST, QUIET_MAX_BYTES,
 };
 use crosshandle_os::process;
 use crosshandle_os::threads::background;
@@ -19,6 +18,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// Time that a failed allocation waits for memory to be released, and time that host functions are
+/// held back for it.
+const MAKE_ROOM_WAIT: Duration = Duration::from_secs(1);
+
+/// Bytes for each additional millisecond that a call may take, because pages are released one by
+/// one. Measured: 0.2 to 13 ms for 2 MiB.
+const RELEASED_BYTES_PER_MS: usize = 2 << 20;
 
 /// The urgency of a deferred call.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -67,10 +67,7 @@ mod tests;
 pub(super) use deferred_call::Urgency;
 
 use super::driver::{self, ContextHandle};
-use super::tuning::{
-    DEFERRED_SLEEP_LONGEST, DEFERRED_SLEEP_SHORTEST, PENDING_SLEEP_LONGEST, PENDING_SLEEP_SHORTEST,
-    SCHEDULER_IDLE, TEND_INTERVAL, TEND_SOON_INTERVAL, TEND_SOON_TIME, TIMER_SLACK_NS,
-};
+use super::tuning::{DEFERRED_SLEEP_SHORTEST, TEND_INTERVAL};
 use admission::StreamWaits;
 use crosshandle_os::process;
 use crosshandle_os::threads::backoff::Backoff;
@@ -80,9 +77,33 @@ use crosshandle_types::observe::Limit;
 use crosshandle_types::sync::{Condvar, Mutex, MutexGuard};
 use deferred_call::DeferredCalls;
 use rustix::thread::set_current_timer_slack;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+/// Interval at which the scheduler tends queues after the program has dropped memory that a command
+/// may have used, and the time for which it keeps to this interval. Memory of other processes stays
+/// open for up to this interval after its last command. A process that drops such memory all the
+/// time wakes up this often.
+const TEND_SOON_INTERVAL: Duration = Duration::from_millis(4);
+
+const TEND_SOON_TIME: Duration = Duration::from_millis(20);
+
+/// Time that an idle scheduler thread waits for work before it ends.
+const SCHEDULER_IDLE: Duration = Duration::from_secs(2);
+
+/// Shortest and longest sleep of the scheduler while commands are pending. With these bounds, a
+/// pending command begins about 40 µs late.
+const PENDING_SLEEP_SHORTEST: Duration = Duration::from_micros(10);
+
+const PENDING_SLEEP_LONGEST: Duration = Duration::from_millis(1);
+
+/// Timer slack of the scheduler thread, in nanoseconds. The system's default of 50 µs is longer
+/// than the shortest sleep.
+const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
+
+const DEFERRED_SLEEP_LONGEST: Duration = Duration::from_millis(50);
 
 /// A queue that its scheduler tends. No method waits for a thread that has the queue locked.
 pub(super) trait Tended: Send + Sync {

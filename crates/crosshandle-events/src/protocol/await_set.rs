@@ -7,15 +7,42 @@
 //!
 //! [`Sleeps`] defines how the thread sleeps. The model checkers have their own implementations.
 
-use super::tuning::{
-    LONGEST_STEP, MAX_TOLD, ORPHAN_INTERVAL, SETTLE_ATTEMPTS, SHORTEST_STEP, STEP_TIME_PER_WORD,
-    STEPS, SWEEP_CHECKS, SWEEP_INTERVAL, SWEEP_LOOKS,
-};
+use super::tuning::{LONGEST_STEP, ORPHAN_INTERVAL, SHORTEST_STEP, STEPS};
 use super::wait::{Target, WaitError};
 use crate::platform::{Moment, Platform};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
+
+/// Time between two sweeps over an await set. A sweep wakes the thread, which costs about 50 µs, or
+/// 0.1 % of a core with this value. The interval limits how late a suppressed wake and an
+/// unreported death are noticed.
+const SWEEP_INTERVAL: Duration = match cfg!(fault_steps) {
+    false => Duration::from_millis(160),
+    true => Duration::from_secs(3),
+};
+
+/// Number of words of an await set that one sweep polls. Each poll takes about 0.4 µs, because the
+/// words are in no cache by then. In larger sets it takes several sweeps to find a signal with a
+/// suppressed wake.
+const SWEEP_LOOKS: usize = 96;
+
+/// Number of words of an await set for which one sweep checks whether their processes are alive.
+/// Each check is a system call. In larger sets it takes several sweeps to find an unreported death.
+const SWEEP_CHECKS: usize = 16;
+
+/// Shortest step of an await set per word that it polls in steps. A poll takes about 20 ns, so even
+/// many such words take only about 5 % of a core. If there are more than 50 of them, short commands
+/// are noticed later.
+const STEP_TIME_PER_WORD: Duration = Duration::from_nanos(400);
+
+/// Maximum number of attempts to sleep on a word that keeps changing. Further attempts are left to
+/// the next step, so that a hostile process cannot hold up the thread.
+const SETTLE_ATTEMPTS: usize = 8;
+
+/// Maximum number of sleeps of an await set that reports include. Every sleep uses room in the
+/// process's ledger that other threads could use.
+const MAX_TOLD: usize = 16;
 
 /// An event with awaited signals. The value keeps the event's slot valid.
 pub trait Subject {

@@ -1,8 +1,16 @@
 //! The length of a waiter's next sleep.
 
-use super::tuning::{LIVENESS_INTERVAL, LONGEST_STEP, ORPHAN_INTERVAL, SHORTEST_STEP, STEPS};
+use super::tuning::{LONGEST_STEP, ORPHAN_INTERVAL, SHORTEST_STEP, STEPS};
 use crate::platform::{Moment, Platform};
 use std::time::Duration;
+
+/// Longest sleep of a waiter before it polls the word and checks whether the awaited process is
+/// alive. It limits how late a waiter notices an unreported death, or a signal whose wake a hostile
+/// peer suppresses. In the fault harness it is so long that a missing wake-up shows.
+const LIVENESS_INTERVAL: Duration = match cfg!(fault_steps) {
+    false => Duration::from_millis(40),
+    true => Duration::from_secs(3),
+};
 
 /// Computes the sleeps of one wait, which grow with the time waited so far.
 pub(super) struct WaitBackoff<P: Platform> {

@@ -35,8 +35,8 @@ impl<P: Platform> Slot<P> {
         self.flags.fetch_or(ALONE, Ordering::Release);
     }
 
-    /// Returns whether another process ended with the event open, and the only process that has it
-    /// open now will remain the only one.
+    /// Returns whether the event has lost all other users for ever: a process ended with the event
+    /// open, only one process still has it open, and no other process can open it any more.
     #[inline]
     pub fn is_left_alone(&self) -> bool {
         let flags = self.flags.load(Ordering::Acquire);

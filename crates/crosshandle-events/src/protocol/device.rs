@@ -27,8 +27,8 @@ pub enum DeviceWait {
     /// The device can wait, because the signal's word will reach its number when the signal
     /// finishes.
     Ready,
-    /// The number is beyond the greatest number, or more than 2³⁰ ahead of its word. The device
-    /// could take such a number for a past one.
+    /// The signal's number exceeds the maximum, or is more than 2³⁰ ahead of the current number in
+    /// its word. The device could take such a number for a past one.
     TooFarAhead,
 }
 

@@ -6,9 +6,23 @@ use super::slot::{
     FAILED, FailedTo, FailureReason, Issued, RING, SLEEPERS, Slot, WATCHED, WINDOW, reached,
     sequence,
 };
-use super::tuning::{POLLS_PER_CLOCK_READ, SPIN_TIME, SPIN_TIME_FOR_DEVICE};
 use crate::platform::{self, Atomic, Moment, Ordering, Platform};
 use std::ptr;
+use std::time::Duration;
+
+/// Longest time that a waiter spins before it sleeps, if hosts signal the event. It is about the
+/// cost of waking a sleeper. A shorter time causes more wake-ups, and a longer time wastes more of
+/// a core.
+const SPIN_TIME: Duration = Duration::from_micros(50);
+
+/// Longest time that a waiter spins before it sleeps, if devices signal the event. It is about the
+/// duration of the shortest sleep, because a device wakes no sleeper.
+const SPIN_TIME_FOR_DEVICE: Duration = Duration::from_micros(100);
+
+/// Number of polls of a word between two readings of the clock. Reading the clock takes about as
+/// long as a peer takes to reply. Frequent readings delay the waiter, and rare readings prolong the
+/// spin.
+const POLLS_PER_CLOCK_READ: u32 = 64;
 
 /// The state of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,8 +121,8 @@ impl<P: Platform> Slot<P> {
         (!issued.is_complete()).then(|| issued.number())
     }
 
-    /// Returns the number that a wait without a number [waits for](Self::awaited), or `None` if
-    /// that signal has completed without an error.
+    /// Returns the number that a wait [targets by default](Self::awaited), or `None` if that signal
+    /// has completed without an error.
     #[inline]
     pub fn latest_pending(&self) -> Option<u64> {
         let number = self.awaited()?;
@@ -232,7 +246,7 @@ impl<P: Platform> Target<'_, P> {
         self.slot.word(self.number)
     }
 
-    /// Returns the address of the word that the signal finishes on.
+    /// Returns the address of the word that changes when the signal completes.
     pub(super) fn word_address(&self) -> usize {
         ptr::from_ref(self.word()).addr()
     }

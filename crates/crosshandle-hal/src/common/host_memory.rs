@@ -43,7 +43,8 @@ impl File {
         Ok(Arc::clone(self.read_only.get_or_init(|| file)))
     }
 
-    /// Returns a descriptor like [`descriptor`](Self::descriptor), but does not keep a new one.
+    /// Returns the descriptor for `access` as [`descriptor`](Self::descriptor) does, but does not
+    /// keep a newly opened descriptor for later calls.
     fn lend(&self, access: Access) -> Result<Arc<OwnedFd>> {
         match (access, self.read_only.get()) {
             (Access::ReadWrite, _) => Ok(Arc::clone(&self.writable)),
@@ -93,7 +94,7 @@ impl HostSegment {
 
     pub fn import(file: &OwnedFd, len: usize, access: Access) -> Result<Self> {
         check(file, len)?;
-        // Aligned for huge pages. The contract promises no other alignment to importers.
+        // Importers are promised no other alignment than the one for huge pages.
         let align = if len >= HUGE_PAGE {
             HUGE_PAGE
         } else {

@@ -1,9 +1,9 @@
 //! Objects that a driver may use for the rest of the process's life.
 //!
-//! If a driver refused half of a command, or if a command list waits forever, nothing tells when
-//! the driver has finished with the command's memory. This module leaks that memory.
-//! `Memory::is_in_use` subtracts the number of leaked uses. No command
-//! that can end uses the memory, so its owner need not wait.
+//! If a driver refused half of a command, or if a command list waits forever, no process can tell
+//! when the driver has finished with the command's memory. This module leaks that memory.
+//! `Memory::is_in_use` subtracts the number of leaked uses. No command that can end uses leaked
+//! memory, so the owner of the memory need not wait.
 
 use crosshandle_os::fork::PerProcess;
 use crosshandle_types::sync::Mutex;

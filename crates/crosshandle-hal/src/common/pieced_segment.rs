@@ -34,7 +34,7 @@ static MAPPED: AtomicUsize = AtomicUsize::new(0);
 /// cannot start and memory cannot be allocated.
 const MAPPED_PART: usize = 4;
 
-/// A share of [`MAPPED`], which is subtracted on drop.
+/// The number of pieces that one segment has mapped. [`MAPPED`] contains it until it is dropped.
 struct MappedPieces(usize);
 
 impl MappedPieces {
@@ -160,7 +160,7 @@ impl BackendSegment for PiecedSegment {
     }
 
     fn populate(&self, _offset: usize, _len: usize) {
-        // The exporter has chosen the pages of this memory.
+        // Nothing to do, because the exporter has chosen the pages of this memory.
     }
 
     fn release_finished(&self) {

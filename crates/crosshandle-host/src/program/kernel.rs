@@ -126,8 +126,8 @@ impl BackendKernel for HostKernel {
     }
 
     fn suggest_block(&self, _dynamic_shared: usize, limit: u32) -> Result<u32> {
-        // The result allows whole vectors for the compiler, and several groups for each thread of
-        // the CPU.
+        // The size is a multiple of the vector width, so that the compiler can vectorise the loop.
+        // It is small enough that each thread of the CPU gets several groups.
         Ok(self
             .properties
             .block_multiple

@@ -5,8 +5,7 @@
 //! which waits for one launch after the other, or a thread that submits a command or waits for the
 //! queue.
 
-use super::{Command, Inner, PendingCommands, StartedLaunch};
-use crate::tuning::SEARCHED_LAUNCHES;
+use super::{Command, PendingCommands, QueueCore, StartedLaunch};
 use crosshandle_events::{Outcome, Ticket};
 use crosshandle_hal::common::user_code;
 use crosshandle_hal::{Submission, WaitList, WaitPoint, Work};
@@ -14,6 +13,10 @@ use crosshandle_ipc::{EventCore, Profile};
 use crosshandle_types::error::Result;
 use crosshandle_types::sync::MutexGuard;
 use std::sync::Arc;
+
+/// Number of a queue's latest launches that are searched for the signal that another launch waits
+/// for. A launch that waits for an older one wakes the queue's thread.
+const SEARCHED_LAUNCHES: usize = 16;
 
 /// A launch that was passed to the runtime.
 pub(super) struct InFlight {
@@ -121,7 +124,7 @@ impl PendingCommands {
     }
 }
 
-impl Inner {
+impl QueueCore {
     /// Passes a launch to the runtime. Only launches precede it.
     pub(super) fn launch(
         self: &Arc<Self>,

@@ -11,7 +11,6 @@ mod in_flight;
 mod work;
 
 use super::program::{Launcher, StartedLaunch, Units};
-use super::tuning;
 use crosshandle_events::{Outcome, Ticket, WaitError, WaitMode};
 use crosshandle_hal::common::user_code;
 use crosshandle_hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
@@ -26,10 +25,20 @@ use in_flight::{InFlight, Spent};
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
-pub(super) struct HostQueue(Arc<Inner>);
+/// Maximum number of bytes of a command that may run on the submitting thread, whose call then
+/// takes up to 2 µs longer. Waking the queue's thread takes longer than such a copy.
+const INLINE_COMMAND_BYTES: usize = 64 << 10;
 
-struct Inner {
+/// Time for which a queue's thread leaves finished launches uncollected if no event waits for them
+/// and more may follow. Waking the thread for each launch takes longer than a small kernel. The
+/// objects that the kernels used are kept that much longer.
+const COLLECT_INTERVAL: Duration = Duration::from_millis(1);
+
+pub(super) struct HostQueue(Arc<QueueCore>);
+
+struct QueueCore {
     order: QueueOrder,
     pending: Mutex<PendingCommands>,
     /// Notified when a command is added or the queue is dropped.
@@ -59,7 +68,7 @@ struct PendingCommands {
     is_closed: bool,
     /// Whether the worker waits for commands and has not been notified yet.
     is_worker_waiting: bool,
-    /// Whether the worker waits only for [`tuning::COLLECT_INTERVAL`]. Launches for which no event
+    /// Whether the worker waits only for [`COLLECT_INTERVAL`]. Launches for which no event
     /// waits do not wake it then.
     is_worker_dozing: bool,
     /// The number of calls of `finish` in progress.
@@ -81,7 +90,7 @@ struct Command {
 
 impl HostQueue {
     pub(super) fn new(order: QueueOrder, units: &Units) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(QueueCore {
             order,
             pending: Mutex::default(),
             added: Condvar::new(),
@@ -93,7 +102,7 @@ impl HostQueue {
     }
 }
 
-impl Inner {
+impl QueueCore {
     /// Returns an error for a queue that a forked child has inherited. The child has no worker, and
     /// the lock may be held forever.
     fn check_birth(&self) -> Result<()> {
@@ -227,7 +236,7 @@ impl PendingCommands {
     }
 }
 
-impl Inner {
+impl QueueCore {
     /// Runs a command, passes it to the runtime, or adds it to the list.
     fn place(
         self: &Arc<Self>,
@@ -235,7 +244,7 @@ impl Inner {
         submission: &mut Submission,
     ) -> Result<()> {
         let may_run = pending.is_idle()
-            && work::is_short(&submission.work, tuning::INLINE_COMMAND_BYTES)
+            && work::is_short(&submission.work, INLINE_COMMAND_BYTES)
             && submission.waits.iter().all(|wait| {
                 // The worker handles failed waits.
                 wait.event.outcome(wait.number) == Outcome::Complete
@@ -380,7 +389,7 @@ impl Inner {
     fn doze(&self, mut pending: MutexGuard<'_, PendingCommands>) {
         pending.is_worker_waiting = true;
         pending.is_worker_dozing = true;
-        let (mut pending, _) = self.added.wait_timeout(pending, tuning::COLLECT_INTERVAL);
+        let (mut pending, _) = self.added.wait_timeout(pending, COLLECT_INTERVAL);
         pending.is_worker_waiting = false;
         pending.is_worker_dozing = false;
     }

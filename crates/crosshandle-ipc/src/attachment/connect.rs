@@ -1,6 +1,6 @@
 //! Attaching a process to an exporting context, and the end of an attachment.
 
-use super::{Attachment, ContextId, First, Link, Origin};
+use super::{Attachment, ContextId, First, Location, Origin};
 use crate::broker::protocol::{ProgramName, Reply, Request};
 use crate::broker::{self, Connection, OpenDeadline, Route};
 use crate::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk};
@@ -8,7 +8,6 @@ use crate::event_arena::PeerWatches;
 use crate::exporter::Exporter;
 use crate::liveness::LivenessLocks;
 use crate::record::Credential;
-use crate::tuning::RECONNECT_INTERVAL;
 use crosshandle_events::Owner;
 use crosshandle_handle::Fields;
 use crosshandle_os::fork::{Birth, PerProcess};
@@ -25,6 +24,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+
+/// Interval at which an importer reconnects to an exporter that hung up without a reply.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Attachments to other processes. An entry is `None` while its attachment is being made.
 type Attachments = HashMap<ContextId, Option<Weak<Attachment>>>;
@@ -56,7 +58,7 @@ impl Attachment {
                 ledger: exporter.own_ledger()?,
                 arenas: Some(Arc::clone(exporter.arenas())),
                 owner: Owner::EXPORTER,
-                link: Link::Local(Arc::downgrade(&exporter)),
+                location: Location::Local(Arc::downgrade(&exporter)),
                 watches: PeerWatches::default(),
                 origin: context,
                 fetching: Turn::default(),
@@ -68,7 +70,8 @@ impl Attachment {
             // The exporter is this process, and its context was dropped.
             return Err(Error::ExporterGone { pid: fields.pid });
         }
-        // It is dropped after the lock is released, because its drop takes the lock.
+        // The ended attachment is dropped after the lock is released, because its drop takes the
+        // lock.
         let mut _ended = None;
         let mut attachments = ATTACHMENTS.lock();
         loop {
@@ -143,9 +146,10 @@ impl Attachment {
         deadline: &OpenDeadline,
     ) -> Result<Arc<Self>> {
         let _span = observe::attaching(fields.context, fields.pid);
-        // The liveness thread must exist before this process has a peer's descriptor. It closes all
-        // descriptors in its own table, which could block as long as the owner of a hostile one
-        // wants. If the thread cannot start, the code that needs it gets the error.
+        // The liveness thread must exist before this process has a peer's descriptor. On its start,
+        // that thread closes all descriptors in its own table. Closing a peer's descriptor could
+        // block for as long as a hostile peer wants. If the thread cannot start, the code that
+        // needs it gets the error.
         let _ = LivenessLocks::get();
         loop {
             let connection = Self::open_connection(fields, route, origin, deadline)?;
@@ -158,9 +162,9 @@ impl Attachment {
                 Err(_) if connection.has_hung_up() && !deadline.get().is_over() => {
                     deadline.get().sleep(RECONNECT_INTERVAL);
                 }
-                answer => {
+                full => {
                     let context = ContextId::by(fields, route);
-                    return Self::accepted(context, connection, origin.timeout, answer?);
+                    return Self::accepted(context, connection, origin.timeout, full?);
                 }
             }
         }
@@ -218,7 +222,7 @@ impl Attachment {
             ledger: Arc::new(ledger),
             arenas: Some(Arc::default()),
             owner,
-            link: Link::Remote {
+            location: Location::Remote {
                 connection: Box::new(connection),
                 timeout,
                 hung_up_at: AtomicU64::new(0),
@@ -233,11 +237,11 @@ impl Attachment {
     }
 
     fn watch_hang_up(self: &Arc<Self>) -> Result<()> {
-        if let Link::Remote {
+        if let Location::Remote {
             connection,
             watch: registered,
             ..
-        } = &self.link
+        } = &self.location
         {
             let notice = HangUp {
                 stream: connection.stream(),
@@ -249,7 +253,7 @@ impl Attachment {
     }
 
     pub(super) fn note_hang_up(&self) {
-        if let Link::Remote { hung_up_at, .. } = &self.link {
+        if let Location::Remote { hung_up_at, .. } = &self.location {
             hung_up_at.store(process::time().max(1), Ordering::Release);
         }
     }
@@ -257,8 +261,8 @@ impl Attachment {
     /// Checks the exporter against a context's policy, because another context of this process with
     /// a wider policy may have attached to it.
     fn check_admitted(&self, origin: &Origin) -> Result<()> {
-        match &self.link {
-            Link::Remote { connection, .. } if !origin.policy.admits(connection.uid()) => {
+        match &self.location {
+            Location::Remote { connection, .. } if !origin.policy.admits(connection.uid()) => {
                 Err(Error::NotAdmitted {
                     uid: connection.uid(),
                 })
@@ -305,16 +309,16 @@ impl Drop for Attachment {
             return;
         }
         drop(self.ends_with_it.take());
-        let Link::Remote {
+        let Location::Remote {
             connection, watch, ..
-        } = &mut self.link
+        } = &mut self.location
         else {
             return;
         };
         drop(watch.take());
         self.ledger.leave_all();
         // If liveness locks are not separate, closing an arena drops every lock of this process on
-        // it. No thread may attach again before that (see `super::liveness`).
+        // it. No thread may attach again before the arena is closed (see `super::liveness`).
         self.arenas = None;
         connection.hang_up();
         let mut attachments = ATTACHMENTS.lock();

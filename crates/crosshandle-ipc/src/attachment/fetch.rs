@@ -1,10 +1,10 @@
 //! Fetching memory and drivers' events from an exporter.
 
 use super::expected_pieces::{ExpectedPieces, other_segment};
-use super::{Attachment, Link};
+use super::{Attachment, Location};
 use crate::broker::protocol::{BackendBlob, PieceSpan, Refusal, Reply, Request};
 use crate::broker::{
-    Answer, Dialogue, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, OpenDeadline,
+    Dialogue, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, FullReply, OpenDeadline,
     PieceBatch, PieceFile, Supply,
 };
 use crate::chunks::open_sealed;
@@ -55,7 +55,7 @@ pub enum Delivery {
 }
 
 /// A driver's handle that no reply has confirmed yet, with one open of its record. The exporter
-/// keeps the memory until this is dropped, even if the memory is freed.
+/// keeps the memory until this value is dropped, even if the program frees the memory.
 pub struct HandleAhead {
     pub found: FetchedHandle,
     attachment: Arc<Attachment>,
@@ -101,8 +101,9 @@ impl Attachment {
     /// consists of pieces, `take` receives all of them in order, some at a time, and the result is
     /// `None`.
     ///
-    /// While the exporter prepares its reply, the function may call `meanwhile`. It does work that
-    /// is already possible, such as mapping memory by its [`driver_handle`](Self::driver_handle).
+    /// While the exporter prepares its reply, the function may call `meanwhile`. `meanwhile` does
+    /// work that is already possible, such as mapping memory by its
+    /// [`driver_handle`](Self::driver_handle).
     pub fn fetch_segment(
         &self,
         fields: &Fields,
@@ -121,10 +122,10 @@ impl Attachment {
             meanwhile,
             take,
         };
-        match &self.link {
-            Link::Remote { connection, .. } => connection.converse(&mut fetch, deadline)?,
-            Link::Local(exporter) => loop {
-                let supply = Self::ask_here(exporter, fetch.question(MAX_DESCRIPTORS))?;
+        match &self.location {
+            Location::Remote { connection, .. } => connection.converse(&mut fetch, deadline)?,
+            Location::Local(exporter) => loop {
+                let supply = Self::ask_here(exporter, fetch.request(MAX_DESCRIPTORS))?;
                 if let Supply::Pieces(pieces) = &supply {
                     fetch.expected.check(pieces)?;
                 }
@@ -149,7 +150,7 @@ impl Attachment {
         mut meanwhile: impl FnMut(&Fields),
         mut take: impl FnMut(&Fields, Option<Delivery>) -> Result<()>,
     ) -> Result<()> {
-        let Link::Remote { connection, .. } = &self.link else {
+        let Location::Remote { connection, .. } = &self.location else {
             let ignored = |_: FetchedPieces| Err(Error::Protocol("it consists of pieces"));
             return handles.iter().try_for_each(|fields| {
                 let delivery = self.fetch_segment(fields, access, deadline, || {}, ignored)?;
@@ -168,9 +169,9 @@ impl Attachment {
         );
         let meanwhile = |place: usize| meanwhile(&handles[place]);
         let mut next = handles.iter();
-        connection.ask_each(&requests, deadline, meanwhile, |answer| {
+        connection.ask_each(&requests, deadline, meanwhile, |full| {
             let fields = next.next().ok_or(OTHER_QUESTION)?;
-            take(fields, self.delivery(supplied(answer)?, fields)?)
+            take(fields, self.delivery(supplied(full)?, fields)?)
         })
     }
 
@@ -208,9 +209,9 @@ impl Attachment {
     /// Fetches the native mirror of an event.
     pub fn fetch_mirror(&self, credential: Credential) -> Result<Fetched> {
         let _span = observe::fetching(self.origin.context, credential.record.index);
-        let timeout = match &self.link {
-            Link::Local(_) => Duration::MAX,
-            Link::Remote { timeout, .. } => *timeout,
+        let timeout = match &self.location {
+            Location::Local(_) => Duration::MAX,
+            Location::Remote { timeout, .. } => *timeout,
         };
         let deadline = OpenDeadline::after(timeout);
         match self.ask_for(Request::Mirror(credential), &deadline)? {
@@ -221,9 +222,9 @@ impl Attachment {
     }
 
     fn ask_for(&self, request: Request, deadline: &OpenDeadline) -> Result<Supply> {
-        match &self.link {
-            Link::Local(exporter) => Self::ask_here(exporter, request),
-            Link::Remote { connection, .. } => supplied(connection.ask(request, deadline)?),
+        match &self.location {
+            Location::Local(exporter) => Self::ask_here(exporter, request),
+            Location::Remote { connection, .. } => supplied(connection.ask(request, deadline)?),
         }
     }
 
@@ -295,7 +296,7 @@ where
         (self.meanwhile)();
     }
 
-    fn question(&mut self, most: usize) -> Request {
+    fn request(&mut self, most: usize) -> Request {
         Request::Memory {
             credential: Credential::of(self.fields),
             access: self.access,
@@ -310,8 +311,8 @@ where
         }
     }
 
-    fn look(&mut self, answer: &Answer) -> Result<bool> {
-        if let (Reply::Pieces { segment, len, .. }, Some(table)) = (answer.reply, &answer.pieces) {
+    fn look(&mut self, full: &FullReply) -> Result<bool> {
+        if let (Reply::Pieces { segment, len, .. }, Some(table)) = (full.reply, &full.pieces) {
             self.expected.check_table(segment, len, table)?;
             return Ok(!self.expected.is_done());
         }
@@ -321,8 +322,8 @@ where
         }
     }
 
-    fn take(&mut self, answer: Answer) -> Result<()> {
-        self.accept(supplied(answer)?)
+    fn take(&mut self, full: FullReply) -> Result<()> {
+        self.accept(supplied(full)?)
     }
 
     fn has_begun(&self) -> bool {
@@ -354,12 +355,12 @@ fn no_descriptor() -> Error {
 const OTHER_QUESTION: Error = Error::Protocol("it does not match the request");
 
 /// Returns the objects that a reply has brought.
-fn supplied(answer: Answer) -> Result<Supply> {
-    let Answer {
+fn supplied(full: FullReply) -> Result<Supply> {
+    let FullReply {
         reply,
         pieces,
         granted,
-    } = answer;
+    } = full;
     let another_number = Error::Protocol("it has a wrong number of descriptors");
     match (reply, pieces) {
         (Reply::Fetched { segment, len, note }, None) => {

@@ -51,7 +51,7 @@ pub struct Attachment {
     /// `None` only while the attachment is being dropped.
     arenas: Option<Arc<EventArenas>>,
     owner: Owner,
-    link: Link,
+    location: Location,
     watches: PeerWatches,
     origin: ContextId,
     /// The lock is held while a chunk is fetched, so that only one thread fetches it.
@@ -62,7 +62,7 @@ pub struct Attachment {
 }
 
 /// The connection to the exporter.
-enum Link {
+enum Location {
     /// The exporter is in this process. Its context may end before this attachment.
     Local(Weak<Exporter>),
     /// The exporter is another process.
@@ -70,8 +70,8 @@ enum Link {
         connection: Box<Connection>,
         /// Timeout of requests that are not part of an open.
         timeout: Duration,
-        /// Time at which the exporter was found to have hung up, in nanoseconds since 1970. 0 if it
-        /// has not.
+        /// Time at which the exporter was found to have hung up, in nanoseconds since 1970, or 0 if
+        /// it has not hung up.
         hung_up_at: AtomicU64,
         watch: OnceLock<Watch>,
     },
@@ -98,9 +98,9 @@ impl Attachment {
     /// Returns when the exporter was found to have ended, in nanoseconds since 1970. Returns 0 if
     /// it is alive as far as known.
     pub(super) fn hung_up_at(&self) -> u64 {
-        match &self.link {
-            Link::Local(_) => 0,
-            Link::Remote { hung_up_at, .. } => hung_up_at.load(Ordering::Acquire),
+        match &self.location {
+            Location::Local(_) => 0,
+            Location::Remote { hung_up_at, .. } => hung_up_at.load(Ordering::Acquire),
         }
     }
 
@@ -179,8 +179,8 @@ impl Attachment {
         }
     }
 
-    /// Counts one open of a record. Returns `Some(false)` if it has another generation, and `None`
-    /// if its chunks are missing.
+    /// Counts one open of a record. Returns `Some(false)` if the record has another generation, and
+    /// `None` if the chunks with the record are missing.
     #[inline]
     fn try_open(&self, record: Record) -> Option<bool> {
         let count = self.ledger.count(record.index)?;
@@ -206,25 +206,25 @@ impl Attachment {
     }
 
     /// Returns the user id and the process id of the process that replies. The process id is 0 if
-    /// it has none here.
+    /// the process has no id in this PID namespace.
     pub fn peer(&self) -> (u32, u32) {
-        match &self.link {
-            Link::Local(_) => (rustix::process::geteuid().as_raw(), process::pid()),
-            Link::Remote { connection, .. } => (connection.uid(), connection.peer_pid()),
+        match &self.location {
+            Location::Local(_) => (rustix::process::geteuid().as_raw(), process::pid()),
+            Location::Remote { connection, .. } => (connection.uid(), connection.peer_pid()),
         }
     }
 
     /// Returns whether the exporter is this process.
     pub(super) fn is_local(&self) -> bool {
-        matches!(self.link, Link::Local(_))
+        matches!(self.location, Location::Local(_))
     }
 
     /// Returns whether the exporter has hung up. Nothing new can then be fetched, but open objects
     /// stay open.
     pub fn is_hung_up(&self) -> bool {
-        match &self.link {
-            Link::Local(exporter) => exporter.strong_count() == 0,
-            Link::Remote { hung_up_at, .. } => hung_up_at.load(Ordering::Acquire) != 0,
+        match &self.location {
+            Location::Local(exporter) => exporter.strong_count() == 0,
+            Location::Remote { hung_up_at, .. } => hung_up_at.load(Ordering::Acquire) != 0,
         }
     }
 
@@ -232,7 +232,7 @@ impl Attachment {
     /// so far. The thread that watches the exporter may be late. Afterwards all threads see the
     /// hang-up.
     pub fn has_lost_exporter(&self) -> bool {
-        if let Link::Remote { connection, .. } = &self.link
+        if let Location::Remote { connection, .. } = &self.location
             && connection.has_hung_up()
         {
             self.note_hang_up();
@@ -243,15 +243,15 @@ impl Attachment {
 
 impl Liveness for Attachment {
     fn is_dead(&self, owner: Owner) -> bool {
-        match &self.link {
+        match &self.location {
             // This process's own signals are alive, whatever happened to the context.
             _ if owner == self.owner => false,
-            Link::Local(exporter) => match exporter.upgrade() {
+            Location::Local(exporter) => match exporter.upgrade() {
                 Some(exporter) => exporter.is_dead(owner),
                 None => !self.arenas().is_alive(owner),
             },
-            Link::Remote { .. } if owner == Owner::EXPORTER && self.is_hung_up() => true,
-            Link::Remote { .. } => !self.arenas().is_alive(owner),
+            Location::Remote { .. } if owner == Owner::EXPORTER && self.is_hung_up() => true,
+            Location::Remote { .. } => !self.arenas().is_alive(owner),
         }
     }
 
@@ -262,7 +262,7 @@ impl Liveness for Attachment {
     fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
         // The connection shows the exporter's own death. If the exporter is in this process, it
         // notices all other deaths.
-        if let Link::Remote { .. } = self.link
+        if let Location::Remote { .. } = self.location
             && let Some(owner) = owner()
             && owner != self.owner
             && owner != Owner::EXPORTER

@@ -1,7 +1,7 @@
 //! The files that an exporter shares with its importers: event arenas, and chunks of catalog and
 //! ledger.
 
-use super::{Attachment, Link};
+use super::{Attachment, Location};
 use crate::broker::OpenDeadline;
 use crate::broker::protocol::{Reply, Request};
 use crate::chunks::{CatalogChunk, LedgerChunk, capacity, place_of};
@@ -84,7 +84,7 @@ impl Attachment {
         slots: usize,
         deadline: &OpenDeadline,
     ) -> Result<EventArena> {
-        let Link::Remote { connection, .. } = &self.link else {
+        let Location::Remote { connection, .. } = &self.location else {
             // The exporter's own arenas all exist in this process.
             return Err(Error::Stale);
         };
@@ -107,8 +107,8 @@ impl Attachment {
         if self.catalog.generation(record).is_some() && self.ledger.count(record).is_some() {
             return Ok(());
         }
-        let connection = match &self.link {
-            Link::Local(exporter) => {
+        let connection = match &self.location {
+            Location::Local(exporter) => {
                 // The catalog is complete in this process.
                 let exporter = exporter.upgrade().ok_or(Error::Stale)?;
                 return match self.catalog.generation(record) {
@@ -116,7 +116,7 @@ impl Attachment {
                     None => Err(Error::Stale),
                 };
             }
-            Link::Remote { connection, .. } => connection,
+            Location::Remote { connection, .. } => connection,
         };
         let request = Request::Chunk(*credential);
         let (reply, [catalog, ledger]) = connection.ask_for_memory(request, None, deadline)?;

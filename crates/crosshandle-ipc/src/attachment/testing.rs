@@ -1,6 +1,6 @@
 //! Test helpers: an exporter in this process, and attachments to it like those of another process.
 
-use super::{Attachment, ContextId, Link};
+use super::{Attachment, ContextId, Location};
 use crate::broker::protocol::{BackendBlob, ProgramName, Request};
 use crate::broker::{Connection, FetchedHandle, OpenDeadline, PeerPolicy, Route, address};
 use crate::describe::Label;
@@ -93,7 +93,17 @@ impl Exporting {
         memory: Arc<dyn BackendObject>,
         access: Access,
     ) -> Fields {
-        let (cells, segment) = (ExportCells::default(), SEGMENT + u32::from(number));
+        self.share_segment(SEGMENT + u32::from(number), memory, access)
+    }
+
+    /// Shares memory of any kind as this segment, and returns the fields of its handle.
+    pub fn share_segment(
+        &self,
+        segment: u32,
+        memory: Arc<dyn BackendObject>,
+        access: Access,
+    ) -> Fields {
+        let cells = ExportCells::default();
         let exported =
             self.exporter
                 .export_at(&cells, Particulars::default(), &memory, segment, access);
@@ -140,9 +150,9 @@ impl Exporting {
 impl Attachment {
     /// Breaks the connection, like the exporter's death.
     pub fn break_off(&self) {
-        match &self.link {
-            Link::Remote { connection, .. } => connection.hang_up(),
-            Link::Local(_) => panic!("it has no connection"),
+        match &self.location {
+            Location::Remote { connection, .. } => connection.hang_up(),
+            Location::Local(_) => panic!("it has no connection"),
         }
     }
 }

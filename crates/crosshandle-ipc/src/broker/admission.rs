@@ -7,17 +7,48 @@
 //! among thousands of idle connections, and among thousands that only send requests. Attached
 //! connections are limited too, and those of other users more strictly.
 //!
-//! This module only decides and counts. The listener and the clients hang up.
+//! This module only decides and counts. The listener and the clients close the connections.
 
-use crate::tuning::{
-    MAX_ATTACHED_PART, MAX_ATTACHED_PART_OF_STRANGER, MAX_RESERVED_DESCRIPTORS, MAX_RESERVED_PART,
-    MAX_UNATTACHED, MAX_UNATTACHED_OF_STRANGER, MAX_UNATTACHED_REQUESTS, UNATTACHED_TIME,
-};
 use crosshandle_types::sync::HashMap;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum number of connections to an exporter that are not attached to any context. More
+/// connections allow strangers to take more descriptors. With fewer, a flood of connections
+/// displaces importers earlier, which must then reconnect.
+const MAX_UNATTACHED: usize = 64;
+
+/// Maximum number of [`MAX_UNATTACHED`] connections that belong to one user other than the
+/// exporter's own.
+const MAX_UNATTACHED_OF_STRANGER: usize = 16;
+
+/// Maximum number of requests on an unattached connection. An importer attaches with its first
+/// request, and `crosshandle ps` sends one request. The limit bounds the exporter's time for peers
+/// without a handle.
+const MAX_UNATTACHED_REQUESTS: u32 = 8;
+
+/// Maximum time until a connection sends its first request, and between further requests until it
+/// is attached. If an importer is stopped or swapped out for longer, it must reconnect.
+const UNATTACHED_TIME: Duration = Duration::from_secs(2);
+
+/// Share of the exporter's descriptor limit that attached connections may use, as a divisor. It
+/// includes the descriptors that the exporter keeps for each of them.
+const MAX_ATTACHED_PART: usize = 2;
+
+/// Share of the exporter's descriptor limit that attached connections of one other user may use, as
+/// a divisor.
+const MAX_ATTACHED_PART_OF_STRANGER: usize = 4;
+
+/// Maximum number of descriptors that are reserved for the exporter's own calls, and at most a
+/// share of [`MAX_RESERVED_PART`] of the limit. Some calls, such as an open that attaches, need
+/// several descriptors at once.
+const MAX_RESERVED_DESCRIPTORS: usize = 32;
+
+/// Divisor of the descriptor limit that bounds the reserve, for small limits (see
+/// [`MAX_RESERVED_DESCRIPTORS`]).
+const MAX_RESERVED_PART: usize = 8;
 
 /// The number of a connection. Later connections have greater numbers.
 pub(super) type Number = u64;
@@ -54,7 +85,7 @@ impl Limits {
 /// A connection that is not attached to a context. `C` is a reference that can hang it up.
 struct Unattached<C> {
     uid: u32,
-    /// Number of messages that it has sent.
+    /// Number of messages that arrived on the connection.
     requests: u32,
     deadline: Instant,
     connection: C,

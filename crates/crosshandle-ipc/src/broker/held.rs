@@ -12,7 +12,7 @@ use super::listener::open_to;
 use crosshandle_os::{process, socket};
 use crosshandle_types::error::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -91,7 +91,7 @@ impl HolderDirectory {
     pub fn lock(&self) -> Result<Option<OwnedFd>> {
         let failed = Error::os("opening the holder's lock");
         let file = self.directory.create(LOCK).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => Ok(Some(file)),
             Err(Errno::AGAIN) => Ok(None),
             Err(errno) => Err(Error::os("locking the holder's lock")(errno)),

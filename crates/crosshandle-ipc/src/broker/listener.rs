@@ -6,7 +6,6 @@ use super::directory::{DirectoryId, SocketDirectory};
 use super::published;
 use super::sweep;
 use crate::liveness::{LivenessLock, LivenessLocks};
-use crate::tuning::{MAX_ACCEPTS, RESTORE_DELAY};
 use crosshandle_os::fork::{Birth, KeptFromChildren, PerProcess};
 use crosshandle_os::lock::LockKind;
 use crosshandle_os::socket;
@@ -26,7 +25,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum number of connections that the exchange thread accepts from a socket before it serves
+/// other sources, about 100 µs. More would delay attached importers during a flood of connections,
+/// and fewer would delay new importers.
+const MAX_ACCEPTS: usize = 16;
+
+/// Delay after which an exporter listens again if its socket was removed. A shorter delay may
+/// recreate the directory while a program is still removing it. During the delay, importers are
+/// refused.
+const RESTORE_DELAY: Duration = Duration::from_millis(100);
 
 /// This process's socket in one directory. It is closed and removed when its last user drops it.
 ///

@@ -22,7 +22,7 @@ mod sweep;
 
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use client::Client;
-pub use connection::{Answer, Connection, Dialogue, Route};
+pub use connection::{Connection, Dialogue, FullReply, Route};
 pub use deadline::OpenDeadline;
 pub use exports::{
     Attached, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, Newcomer, PieceBatch,

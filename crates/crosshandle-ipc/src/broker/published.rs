@@ -2,7 +2,6 @@
 
 use super::address::{self, PeerPolicy};
 use super::exports::Exports;
-use crate::tuning::{MAX_DESCRIBED_CONTEXTS, MAX_LISTED_OF_ALL};
 use crosshandle_handle::Key;
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::process;
@@ -10,6 +9,13 @@ use crosshandle_types::report::ProcessReport;
 use crosshandle_types::sync::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+
+/// Maximum number of objects of all contexts that a report lists. With many contexts, each lists
+/// fewer. It bounds the longest report to about 10 MiB.
+const MAX_LISTED_OF_ALL: usize = 8192;
+
+/// Maximum number of contexts that a report describes.
+const MAX_DESCRIBED_CONTEXTS: usize = 256;
 
 /// A context that has exported an object.
 struct Published {

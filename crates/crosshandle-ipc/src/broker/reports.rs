@@ -2,7 +2,6 @@
 //! ask.
 
 use super::protocol::Refusal;
-use crate::tuning::MAX_REPORT_BYTES;
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::memfd;
 use crosshandle_os::threads::driver_jobs;
@@ -11,6 +10,9 @@ use crosshandle_types::sync::Mutex;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+/// Maximum size of a report in bytes. The receiver rejects a report that is four times as long.
+const MAX_REPORT_BYTES: usize = 16 << 20;
 
 /// The file of a report, or the reason why it could not be made.
 type Made = Result<Arc<OwnedFd>, Refusal>;

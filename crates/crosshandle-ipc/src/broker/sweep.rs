@@ -9,7 +9,6 @@
 
 use super::address::{exporter_of, socket_path};
 use super::directory::SocketDirectory;
-use crate::tuning::{MAX_SWEEP_LOOKS, MAX_SWEEP_PROBES, MIN_UNNAMED_AGE};
 use crosshandle_os::{descriptor, lock, socket};
 use crosshandle_types::error::{Error, Result};
 use rustix::fs::Stat;
@@ -19,6 +18,18 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+
+/// Maximum number of directory entries that a new exporter checks for sockets of killed processes,
+/// which takes about 2 ms. The limit bounds the delay of the first handle.
+const MAX_SWEEP_LOOKS: usize = 4096;
+
+/// Maximum number of apparently dead sockets that a new exporter probes by connecting to them. It
+/// removes those that refuse.
+const MAX_SWEEP_PROBES: usize = 64;
+
+/// Age from which an unnamed socket is treated as left over by a killed process. A process that was
+/// stopped for this long while it began to listen, without a liveness lock, must start again.
+const MIN_UNNAMED_AGE: Duration = Duration::from_secs(60);
 
 /// Returns the byte of the socket directory that an exporter locks. File offsets end at 2⁶³.
 pub(super) fn lock_of(exporter: u64) -> u64 {

@@ -7,7 +7,7 @@
 use super::{ArenaKey, CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::liveness::{LivenessLock, LivenessLocks};
 use crate::platform::{AtomicU32, AtomicU64, Ordering};
-use crate::tuning::MAX_LEDGER_REPEATS;
+use crate::records::BackendObject;
 use crosshandle_events::open_count;
 use crosshandle_os::lock::{self, LockKind};
 use crosshandle_os::mapping::Mapping;
@@ -16,13 +16,20 @@ use crosshandle_types::Access;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Maximum number of replacements of a ledger chunk that an importer can get. An importer needs one
+/// if its request timed out, or if it had no memory to map the chunk. The limit bounds the
+/// exporter's addresses that a hostile importer can occupy, at most 3 MiB per chunk.
+const MAX_LEDGER_REPEATS: usize = 16;
 
 /// Number of bytes before the counts of the first chunk.
 const HEADER_BYTES: usize = 4096;
+/// Number of segments that an importer may be given before it is checked which of them exist.
+const MIN_GIVEN: usize = 64;
 /// The byte of the importer's liveness lock, beyond the counts.
 const LOCK_AT: u64 = 1 << 40;
 
@@ -148,6 +155,14 @@ impl LedgerChunk {
     }
 }
 
+/// The segments that an importer was given, by their numbers.
+#[derive(Default)]
+struct Given {
+    segments: BTreeMap<u32, Weak<dyn BackendObject>>,
+    /// Number of segments above which those that no longer exist are removed.
+    limit: usize,
+}
+
 /// A ledger, in the importer that it belongs to or in the exporter.
 #[derive(Default)]
 pub struct Ledger {
@@ -158,7 +173,7 @@ pub struct Ledger {
     has_hung_up: AtomicBool,
     /// In the exporter, the segments that the importer was given. Counts for other segments keep
     /// nothing open, because an importer with one handle can write all counts.
-    given: Mutex<BTreeSet<u32>>,
+    given: Mutex<Given>,
     /// In the exporter, the event arenas that the importer was given.
     given_arenas: Mutex<BTreeSet<ArenaKey>>,
     /// In the exporter, the file of the first chunk. The importer's lock on this file shows that
@@ -311,9 +326,34 @@ impl Ledger {
         count.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// Records that the importer is given a segment. Must be called before the descriptor is sent.
-    pub fn note_given(&self, segment: u32) {
-        self.given.lock().insert(segment);
+    /// Records that the importer is given a segment, whose memory is `object`. Must be called
+    /// before the descriptor is sent.
+    ///
+    /// `retired` returns the segments of freed records that processes have open, or `None` if they
+    /// are no longer known. Numbers of other segments are forgotten after their memory is gone.
+    pub fn note_given(
+        &self,
+        segment: u32,
+        object: &Arc<dyn BackendObject>,
+        retired: impl FnOnce() -> Option<BTreeSet<u32>>,
+    ) {
+        let mut given = self.given.lock();
+        given.segments.insert(segment, Arc::downgrade(object));
+        if given.segments.len() > given.limit.max(MIN_GIVEN)
+            && let Some(retired) = retired()
+        {
+            given
+                .segments
+                .retain(|segment, object| object.strong_count() > 0 || retired.contains(segment));
+            // The cost of a scan is spread over as many segments as it has kept.
+            given.limit = 2 * given.segments.len();
+        }
+    }
+
+    /// Returns the segments that the importer was given and that are remembered.
+    #[cfg(test)]
+    pub fn given(&self) -> Vec<u32> {
+        self.given.lock().segments.keys().copied().collect()
     }
 
     /// Records that the importer is given an event arena. Must be called before the descriptor is
@@ -330,7 +370,7 @@ impl Ledger {
     /// Returns whether the importer has a record open. `segment` is the segment of memory, or
     /// `None` for an event.
     pub fn has_open(&self, record: u32, segment: Option<u32>) -> bool {
-        let is_given = |segment: u32| self.given.lock().contains(&segment);
+        let is_given = |segment: u32| self.given.lock().segments.contains_key(&segment);
         self.is_open(record) && segment.is_none_or(is_given)
     }
 

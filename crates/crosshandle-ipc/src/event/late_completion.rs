@@ -21,9 +21,6 @@ use crate::event_arena::{EventArena, EventArenas, SlotPlace};
 use crate::exporter::Exporter;
 use crate::platform::{self, AtomicU64, Interrupt, Ordering, Target};
 use crate::record::Record;
-use crate::tuning::{
-    LATE_BATCH, LATE_COMPLETION_INTERVAL, LATE_ROUND_WAIT, MAX_LATE_SIGNALS, MAX_LATE_WORDS,
-};
 use crosshandle_events::{
     Completion, FailureReason, Liveness, Owner, RING, Ticket, WaitError, WaitMode,
 };
@@ -37,6 +34,26 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
+
+/// Maximum number of late signals of one event in one process. Further signals are refused. That
+/// many take about 400 KiB.
+const MAX_LATE_SIGNALS: usize = 4096;
+
+/// Maximum number of late signals of one word that are completed before the lock is released, which
+/// takes some microseconds.
+const LATE_BATCH: usize = 64;
+
+/// Interval at which the late-completion job checks whether the awaited processes are alive. It
+/// limits how late an unreported death is noticed.
+const LATE_COMPLETION_INTERVAL: Duration = Duration::from_millis(40);
+
+/// Maximum number of words of all events that the late-completion job waits for at a time. If there
+/// are more, it waits for them in rotation. The kernel can watch 128 words at once.
+const MAX_LATE_WORDS: usize = 120;
+
+/// Maximum time that a thread which ends a context waits until the late-completion job releases the
+/// context. It is exceeded only if a system call hangs.
+const LATE_ROUND_WAIT: Duration = Duration::from_millis(100);
 
 /// Identifies an event by the address of its exporter or attachment and by its record.
 type Key = (usize, u32);

@@ -11,7 +11,6 @@
 
 use super::EventArenas;
 use crate::chunks::Catalog;
-use crate::tuning::MAX_WATCHED_PEERS;
 use crosshandle_events::{Liveness, Owner};
 use crosshandle_os::threads::driver_jobs;
 use crosshandle_os::threads::exchange::{self, Next, Registration, Source, Watch};
@@ -21,6 +20,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
+
+/// Maximum number of processes that an importer watches per attached context because it waits for
+/// them. Each needs a descriptor. If the exporter is stopped, the importer notices the deaths of
+/// further processes only by its own liveness checks.
+const MAX_WATCHED_PEERS: usize = 16;
 
 /// The processes that an attachment watches, by their owner numbers.
 #[derive(Default)]

@@ -1,6 +1,5 @@
 //! Pinned parts of an arena, which devices can access.
 
-use crate::tuning::{MAX_PIN_BYTES, MIN_PIN_BYTES};
 use crosshandle_handle::BackendKind;
 use crosshandle_os::mapping::Mapping;
 use crosshandle_types::error::Result;
@@ -9,6 +8,15 @@ use std::any::Any;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// Size in bytes of the first part of an arena's slots that is pinned for a device, and the minimum
+/// size of a pinned part. A larger part delays the first event that a device needs, because
+/// untouched pages are allocated first.
+const MIN_PIN_BYTES: usize = 64 << 10;
+
+/// Maximum number of bytes of an arena's slots that are pinned at a time. A larger part delays an
+/// event that needs it, because untouched pages are allocated first.
+const MAX_PIN_BYTES: usize = 2 << 20;
 
 /// Gives the devices of a backend access to host memory, at its host address.
 pub trait BackendPinner {

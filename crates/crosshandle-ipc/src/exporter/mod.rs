@@ -1,11 +1,11 @@
 //! Exporters are the exporting context's half of sharing. An exporter replies to importers, and
 //! reclaims what a dead importer had open.
 
-mod answers;
 mod deaths;
 mod hand_over;
 mod importers;
 mod reclaim;
+mod replies;
 #[cfg(test)]
 mod tests;
 

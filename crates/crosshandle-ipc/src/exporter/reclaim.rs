@@ -5,12 +5,16 @@ use super::hand_over::HANDED_OVER;
 use crate::deferred_reclaim::{self, Openers};
 use crate::record::Record;
 use crate::records::{Export, Exported, KeepAlive, Particulars, Retired};
-use crate::tuning::RECLAIM_LOOKS;
 use crosshandle_events::open_count;
 use crosshandle_os::threads::driver_jobs;
 use crosshandle_types::{Access, observe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Number of retired records that are checked when another record is retired or needed. It is more
+/// than one, so that records are reclaimed faster than they are retired. A larger number makes each
+/// drop of exported memory slower while importers hold other memory.
+const RECLAIM_LOOKS: usize = 32;
 
 /// Objects that importers have closed, which the caller drops without a lock.
 #[derive(Default)]

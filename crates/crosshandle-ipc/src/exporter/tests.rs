@@ -1,6 +1,6 @@
 use super::*;
 use crate::broker::protocol::PieceSpan;
-use crate::broker::{Answer, Dialogue, address};
+use crate::broker::{Dialogue, FullReply, address};
 use crate::records::{Piece, PieceSet, PiecedMemory};
 use crosshandle_os::{memfd, socket};
 use std::sync::atomic::AtomicUsize;
@@ -194,7 +194,7 @@ fn pieces(exporter: &Exporter, count: usize) -> (Credential, Arc<AtomicUsize>) {
     (credential.expect("exported"), made)
 }
 
-fn question(credential: Credential, first: u32, most: usize) -> Request {
+fn request(credential: Credential, first: u32, most: usize) -> Request {
     Request::Memory {
         credential,
         access: Access::ReadWrite,
@@ -219,25 +219,25 @@ fn others_ask_between_the_answers_of_one_opening() {
         is_answered: (Sender<bool>, Receiver<bool>),
     }
     impl Dialogue for Fetching<'_, '_> {
-        fn question(&mut self, most: usize) -> Request {
-            question(self.pieces, self.next as u32, most)
+        fn request(&mut self, most: usize) -> Request {
+            request(self.pieces, self.next as u32, most)
         }
 
-        fn look(&mut self, answer: &Answer) -> Result<bool> {
-            let table = answer.pieces.as_ref().expect("pieces");
+        fn look(&mut self, full: &FullReply) -> Result<bool> {
+            let table = full.pieces.as_ref().expect("pieces");
             self.next += table.parts.len();
             Ok(self.next < table.total as usize)
         }
 
-        fn take(&mut self, _: Answer) -> Result<()> {
+        fn take(&mut self, _: FullReply) -> Result<()> {
             self.answers += 1;
             if self.answers == 1 {
                 let (connection, event) = (self.connection, self.event);
                 let answered = self.is_answered.0.clone();
                 self.scope.spawn(move || {
                     let deadline = OpenDeadline::after(DEADLINE);
-                    let answer = connection.ask(Request::Arena(event), &deadline);
-                    answered.send(answer.is_ok())
+                    let full = connection.ask(Request::Arena(event), &deadline);
+                    answered.send(full.is_ok())
                 });
                 let began = std::time::Instant::now();
                 while !self.connection.has_waiting() {
@@ -310,7 +310,7 @@ fn a_driver_makes_no_descriptors_that_cannot_be_sent() {
     assert!(matches!(read(), (Reply::Attached { .. }, 2)));
     // In the meantime, the importer reads nothing.
     for serial in 2..10 {
-        socket::send(&stream, &question(pieces, 0, 7).encode(serial), &[]).unwrap();
+        socket::send(&stream, &request(pieces, 0, 7).encode(serial), &[]).unwrap();
     }
     assert!(
         matches!(read(), (Reply::Pieces { .. }, 7)),
@@ -352,6 +352,45 @@ fn what_was_loaned_outlives_its_context_until_it_is_closed() {
     exporter.reclaim_all();
     assert_eq!(Arc::strong_count(&owner), 1, "none is open");
     drop(exporter);
+    let _ = std::fs::remove_dir(&directory);
+}
+
+#[test]
+fn segments_that_are_gone_are_forgotten_unless_they_are_open() {
+    let (exporter, directory) = exporter();
+    let (connection, ledger) = attach(&exporter, &directory, event(&exporter, None)).unwrap();
+    let owner = exporter.importers().latest;
+    let file = Arc::new(memfd::create("memory", PIECE).expect("memory"));
+    let fetch = |segment: u32| {
+        let object: Arc<dyn BackendObject> = Arc::new(MadeEachTime {
+            file: Arc::clone(&file),
+            made: Arc::default(),
+        });
+        let (cells, particulars) = (ExportCells::default(), Particulars::default());
+        let exported = exporter.export_at(&cells, particulars, &object, segment, Access::ReadWrite);
+        let credential = exported.expect("exported");
+        let access = Access::ReadWrite;
+        exporter
+            .memory(owner, &credential, access, PieceSpan::ALL)
+            .map(drop)
+            .unwrap();
+        (credential.record, object)
+    };
+    // One segment exists, and the importer has another one open that was freed.
+    let (_, _exists) = fetch(0);
+    let (open, _) = fetch(1);
+    ledger
+        .count(open.index)
+        .expect("in the first chunk")
+        .store(1, Ordering::SeqCst);
+    exporter.retire(open, true, None);
+    for segment in 2..1000 {
+        exporter.retire(fetch(segment).0, true, None);
+    }
+    let given = exporter.importers().by_owner[&owner].ledger.given();
+    assert!(given.len() < 200, "{} segments", given.len());
+    assert!(given.starts_with(&[0, 1]), "{given:?}");
+    drop((connection, exporter));
     let _ = std::fs::remove_dir(&directory);
 }
 

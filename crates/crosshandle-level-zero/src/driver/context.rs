@@ -205,7 +205,7 @@ impl DriverContext {
     }
 
     /// Returns whether the driver knows memory at an address.
-    pub(super) fn knows(&self, address: *const c_void) -> bool {
+    pub(crate) fn knows(&self, address: *const c_void) -> bool {
         self.kind_of(address) != ze_memory_type_t::ZE_MEMORY_TYPE_UNKNOWN
     }
 

@@ -4,7 +4,6 @@
 use super::{
     DriverContext, EventHandle, Handle, PoolHandle, check, check_memory, description, log_failure,
 };
-use crate::tuning::{EVENTS_PER_POOL, MIN_FREE_FENCES};
 use crosshandle_os::process;
 use crosshandle_types::error::Result;
 use crosshandle_types::sync::Mutex;
@@ -17,6 +16,14 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+/// Number of events in one of the driver's pools.
+const EVENTS_PER_POOL: u32 = 64;
+
+/// Number of free fences below which a submitter allocates another pool before it takes its list's
+/// lock. A submission takes up to five fences. If other lists of the context take them first, the
+/// pool is allocated under the lock.
+const MIN_FREE_FENCES: usize = 16;
 
 /// The side that signals an event.
 ///

@@ -5,12 +5,18 @@
 //! is destroyed. It never closes a descriptor of device memory. The driver therefore gets a number
 //! of its own. This library closes that number at the end, unless the driver has closed it.
 
-use crate::tuning::FIRST_LOANED_DESCRIPTOR;
+use crosshandle_os::descriptor::identity_of;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use rustix::fs::fstat;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+/// Lowest number of a descriptor that is loaned to the driver. The system gives other descriptors
+/// the lowest free number. No other descriptor therefore gets a loaned number that the driver has
+/// closed before this library checks it, unless the process has this many descriptors. The usual
+/// limit is 1024.
+const FIRST_LOANED_DESCRIPTOR: i32 = 512;
 
 /// Held while the driver may close a number, until this library has checked the number. Meanwhile,
 /// no other descriptor of the same file can get the number. Under this lock, the driver imports,
@@ -85,12 +91,10 @@ impl LoanedDescriptor {
 
     /// Closes the descriptor, unless the driver has closed it.
     fn take_back(self) {
-        // SAFETY: the value is used for one system call only, which fails if the descriptor is
-        // closed.
-        let number = unsafe { BorrowedFd::borrow_raw(self.number) };
-        if identity(number).is_ok_and(|file| file == self.file) {
-            // SAFETY: the descriptor is open and ours, because no other code was given this number
-            // for this file.
+        if identity_of(self.number) == Some(self.file) {
+            // SAFETY: the descriptor is open, and is still the one that `new` made. If the driver
+            // had closed it, its number would not lead to this file: other descriptors of the file
+            // are made under `LENDING`, or get lower numbers (see `FIRST_LOANED_DESCRIPTOR`).
             drop(unsafe { OwnedFd::from_raw_fd(self.number) });
         }
     }
@@ -110,18 +114,12 @@ fn duplicate(file: BorrowedFd<'_>, first: RawFd) -> Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::{LoanedDescriptor, identity};
-    use crosshandle_os::memfd;
-    use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+    use crosshandle_os::{descriptor::identity_of, memfd};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
     fn close(number: RawFd) {
         // SAFETY: the number was lent to the driver, whose role this test plays.
         drop(unsafe { OwnedFd::from_raw_fd(number) });
-    }
-
-    fn leads_to(number: RawFd) -> Option<(u64, u64)> {
-        // SAFETY: the value is used for one system call only, which fails if the descriptor is
-        // closed.
-        identity(unsafe { BorrowedFd::borrow_raw(number) }).ok()
     }
 
     #[test]
@@ -129,11 +127,11 @@ mod tests {
         let file = memfd::create("loan", 1).unwrap();
         let own = file.as_raw_fd();
         let number = LoanedDescriptor::for_a_call(&file, Some(own), Ok).unwrap();
-        assert!(number != own && leads_to(number) != identity(&file).ok());
+        assert!(number != own && identity_of(number) != identity(&file).ok());
         let (number, loan) = LoanedDescriptor::for_longer(&file, Ok).unwrap();
-        assert_eq!(leads_to(number), identity(&file).ok());
+        assert_eq!(identity_of(number), identity(&file).ok());
         loan.end(|| ());
-        assert_ne!(leads_to(number), identity(&file).ok());
+        assert_ne!(identity_of(number), identity(&file).ok());
     }
 
     #[test]

@@ -139,10 +139,14 @@ impl LevelZeroPhysical {
         let file = mapped.and_then(|()| {
             let file = memory.descriptor(start, kind).and_then(keep);
             // SAFETY: the call above mapped the memory, and no code uses it.
-            unsafe { memory.unmap(start, self.len)? };
-            file
+            unsafe { memory.unmap(start, self.len) }.and(file)
         });
-        // SAFETY: the addresses were reserved above, and nothing is mapped there any more.
+        if self.context.knows(start.as_ptr().cast()) {
+            // The driver refused to unmap the memory, so the addresses stay reserved.
+            return file;
+        }
+        // SAFETY: the addresses were reserved above, and the driver says that nothing is mapped
+        // there.
         unsafe { memory.unreserve(start, self.len)? };
         file
     }

@@ -19,7 +19,7 @@ pub(super) struct LevelZeroKernel {
     pub(super) gpu: Arc<Gpu>,
     /// Held from the first setting for a launch until the launch is appended, because the driver
     /// reads the settings only then.
-    inner: Mutex<Inner>,
+    inner: Mutex<ConfiguredKernel>,
     raw: usize,
     name: String,
     properties: KernelProperties,
@@ -29,7 +29,7 @@ pub(super) struct LevelZeroKernel {
 }
 
 /// A kernel with its current settings.
-pub(super) struct Inner {
+pub(super) struct ConfiguredKernel {
     pub(super) kernel: DriverKernel,
     /// The current global offset.
     pub(super) offset: [u32; 3],
@@ -63,7 +63,7 @@ impl LevelZeroKernel {
         Ok(Self {
             gpu: Arc::clone(gpu),
             raw: kernel.handle().0.expose_provenance(),
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(ConfiguredKernel {
                 kernel,
                 offset: [0; 3],
             }),
@@ -73,7 +73,7 @@ impl LevelZeroKernel {
         })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ConfiguredKernel> {
         self.inner.lock()
     }
 
@@ -82,7 +82,7 @@ impl LevelZeroKernel {
     /// work-items. Otherwise the size is the next smaller divisor.
     pub(super) fn groups(
         &self,
-        inner: &Inner,
+        inner: &ConfiguredKernel,
         threads: [usize; 3],
     ) -> Result<([u32; 3], [u32; 3])> {
         let size = match self.properties.required_block {

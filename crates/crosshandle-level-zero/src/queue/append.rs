@@ -6,12 +6,11 @@
 //! submitter appends the next one, the list's thread does.
 
 use super::command::Command;
-use super::command_list::{Inner, ListEnd, ListState};
+use super::command_list::{ListCore, ListEnd, ListState};
 use super::fences::Position;
 use super::work::{self, Target};
 use crate::driver::EventHandle;
 use crate::event;
-use crate::tuning::MAX_COMMANDS_PER_FENCE;
 use crosshandle_events::Outcome;
 use crosshandle_hal::WaitPoint;
 use crosshandle_ipc::{EventCore, MirrorHold, Profile};
@@ -19,6 +18,10 @@ use crosshandle_types::error::Result;
 use smallvec::SmallVec;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+
+/// Maximum number of short commands that share one fence. The memory of the first command is kept
+/// until all of them have finished.
+const MAX_COMMANDS_PER_FENCE: u32 = 256;
 
 /// The way in which a list waits for a signal.
 enum DeviceWait<'a> {
@@ -30,7 +33,7 @@ enum DeviceWait<'a> {
     Mirror(EventHandle, MirrorHold<'a>),
 }
 
-impl Inner {
+impl ListCore {
     /// Appends a command that comes directly after those in flight. Returns the command if the host
     /// must first wait for something. A command that the driver refuses fails when its turn comes.
     pub(super) fn append_next(&self, end: &mut ListEnd, command: Command) -> Option<Command> {

@@ -3,7 +3,6 @@
 use super::QueueCommon;
 use super::completion::CompletionFlag;
 use super::work::{self, Staging};
-use crate::tuning::MAX_SHORT_COMMAND_BYTES;
 use crosshandle_events::{Outcome, Ticket};
 use crosshandle_hal::common::leak_registry;
 use crosshandle_hal::common::user_code::{drop_contained, failure_text};
@@ -12,6 +11,10 @@ use crosshandle_ipc::{EventCore, Profile};
 use crosshandle_types::error::{Error, Result};
 use std::mem;
 use std::sync::Arc;
+
+/// Maximum number of bytes that a command may write if it shares its fence with later commands. At
+/// a GPU's 100 GB/s, sharing delays a waiter for the previous command by about 0.6 µs.
+const MAX_SHORT_COMMAND_BYTES: usize = 64 << 10;
 
 /// A command of a list. Parts that few commands need are in `extras`, because commands are moved
 /// often.

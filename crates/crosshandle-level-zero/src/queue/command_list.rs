@@ -18,7 +18,7 @@
 //! The thread waits for the first fence in flight, and ends the fence's command with all earlier
 //! ones. A command is *urgent* if a thread may wait for it. The thread ends urgent commands
 //! immediately, and others after
-//! [`UNAWAITED_DELAY`](crate::tuning::UNAWAITED_DELAY), so that most submissions
+//! [`UNAWAITED_DELAY`](super::list_thread::UNAWAITED_DELAY), so that most submissions
 //! wake no thread. If urgent commands have no fence behind them, the thread appends one.
 //!
 //! # States of the list
@@ -49,7 +49,6 @@ use super::fences::Position;
 use super::in_flight::InFlight;
 use super::work::Staging;
 use crate::driver::{EventHandle, List};
-use crate::tuning::{MAX_UNAWAITED_COMMANDS, QUEUE_DROP_TIMEOUT};
 use crosshandle_hal::{Submission, Work};
 use crosshandle_ipc::{EventCore, Profile};
 use crosshandle_os::process;
@@ -61,12 +60,21 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Number of commands that no thread is known to wait for, after which the thread is woken to drop
+/// what they used. A wake costs the submitter about 10 µs.
+const MAX_UNAWAITED_COMMANDS: u64 = 1024;
+
+/// Time that the drop of a queue waits for commands that wait neither for the host nor for another
+/// process. After this time, the drain waits for them.
+const QUEUE_DROP_TIMEOUT: Duration = Duration::from_millis(5);
 
 /// A command list until its queue is dropped. The list's thread continues until all commands have
 /// ended.
-pub(super) struct CommandList(Arc<Inner>);
+pub(super) struct CommandList(Arc<ListCore>);
 
-pub(super) struct Inner {
+pub(super) struct ListCore {
     pub(super) queue: Arc<QueueCommon>,
     pub(super) state: Mutex<ListState>,
     /// Notified when there is work for the thread.
@@ -89,7 +97,7 @@ pub(super) enum Rest {
     #[default]
     Awake,
     /// The thread checks again after
-    /// [`UNAWAITED_DELAY`](crate::tuning::UNAWAITED_DELAY).
+    /// [`UNAWAITED_DELAY`](super::list_thread::UNAWAITED_DELAY).
     Dozing,
     /// The thread checks only when it is notified.
     Asleep,
@@ -185,7 +193,7 @@ impl ListEnd {
 
 impl CommandList {
     pub(super) fn new(queue: &Arc<QueueCommon>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ListCore {
             queue: Arc::clone(queue),
             state: Mutex::default(),
             work_added: Condvar::new(),
@@ -341,7 +349,7 @@ impl Drop for CommandList {
     }
 }
 
-impl Inner {
+impl ListCore {
     pub(super) fn submitted(&self) -> u64 {
         self.submitted.load(Ordering::Acquire)
     }

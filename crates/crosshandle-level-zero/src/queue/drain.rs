@@ -1,11 +1,15 @@
 //! The drain of a context, which holds the threads of dropped queues' lists until their commands
 //! have ended.
 
-use crate::tuning::CONTEXT_DROP_TIMEOUT;
 use crosshandle_os::process;
 use crosshandle_types::sync::{Deadline, Mutex};
 use std::cell::Cell;
 use std::thread::{self, JoinHandle, ThreadId};
+use std::time::Duration;
+
+/// Time that the drop of a context waits for commands that wait neither for the host nor for
+/// another process, so that no thread is in the driver when the process ends.
+const CONTEXT_DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// The id of the calling list thread. It is stored because `thread::current` fails late in a

@@ -15,7 +15,7 @@ pub(super) use drain::Drain;
 
 use super::device::Gpu;
 use super::driver::{DriverContext, EventHandle, List};
-use super::tuning::{FENCE_WAIT_SLICE, IDLE_CHECK_TIMEOUT, MAX_LISTS, MAX_UNBLOCKED_LISTS};
+use super::tuning::FENCE_WAIT_SLICE;
 use command_list::CommandList;
 use completion::CompletionFlag;
 use crosshandle_hal::{BackendQueue, NativeQueue, Submission, Work};
@@ -25,7 +25,21 @@ use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::{Deadline, Mutex};
 use shared_list::{SharedList, SharedPosition};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use work::Staging;
+
+/// Maximum number of lists of an out-of-order queue while no command waits for the host. Intel's
+/// GPUs have at most four compute engines.
+const MAX_UNBLOCKED_LISTS: usize = 4;
+
+/// Maximum number of lists of an out-of-order queue. Once this many commands wait for the host,
+/// later commands are held up.
+const MAX_LISTS: usize = 32;
+
+/// Time that a list without commands may take to signal a fence before the queue is reported as
+/// busy. A list takes microseconds if the program's own commands have finished. On a loaded
+/// machine, a short timeout reports an idle queue as busy.
+const IDLE_CHECK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The state that all lists of a queue share.
 pub(super) struct QueueCommon {

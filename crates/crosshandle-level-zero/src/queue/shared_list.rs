@@ -39,9 +39,9 @@ use std::thread::JoinHandle;
 
 /// A shared list until its queue is dropped. The list's thread continues until all commands have
 /// ended.
-pub(super) struct SharedList(Arc<Inner>);
+pub(super) struct SharedList(Arc<SharedListCore>);
 
-struct Inner {
+struct SharedListCore {
     queue: Arc<QueueCommon>,
     list: List,
     appending: Mutex<()>,
@@ -89,7 +89,7 @@ struct HostFence {
 
 /// A position in a shared list that a thread can wait for.
 pub(super) struct SharedPosition {
-    list: Arc<Inner>,
+    list: Arc<SharedListCore>,
     count: u64,
 }
 
@@ -103,7 +103,7 @@ impl SharedPosition {
 
 impl SharedList {
     pub(super) fn new(queue: &Arc<QueueCommon>, list: List) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(SharedListCore {
             queue: Arc::clone(queue),
             list,
             appending: Mutex::default(),
@@ -242,7 +242,7 @@ impl Drop for SharedList {
             Some(thread) if is_idle => drain::join(thread),
             Some(thread) => {
                 let list = Arc::downgrade(&self.0);
-                let is_idle = |list: Arc<Inner>| list.state.lock().in_flight.is_empty();
+                let is_idle = |list: Arc<SharedListCore>| list.state.lock().in_flight.is_empty();
                 let drain = &self.0.queue.drain;
                 drain.add(thread, move |_| list.upgrade().is_none_or(is_idle));
             }
@@ -259,7 +259,7 @@ impl HostFence {
     }
 }
 
-impl Inner {
+impl SharedListCore {
     fn start(self: &Arc<Self>) -> Result<()> {
         let mut state = self.state.lock();
         if state.thread.is_none() {

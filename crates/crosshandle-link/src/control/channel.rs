@@ -1,4 +1,4 @@
-//! A TLS connection over a nonblocking socket: queues output, and splits input into frames.
+//! A TLS connection over a nonblocking socket. It queues output, and splits input into frames.
 
 use super::message::Message;
 use crosshandle::handle::Bounded;
@@ -7,33 +7,34 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Maximum number of bytes that are read from the socket before their messages are handled.
+/// Maximum number of bytes that are read from the socket before the messages in them are handled.
 const MAX_INPUT: usize = 1 << 20;
 
-/// Number of bytes waiting for the socket at which no further frame is queued. Further frames stay
-/// in the outbox.
+/// Number of unsent bytes at which the channel accepts no further frames. They stay in the outbox.
 const MAX_OUTPUT: usize = 1 << 20;
 
-/// An authenticated connection.
+/// A connection after the TLS handshake, whose peer is authenticated.
 pub(crate) struct Channel {
     socket: TcpStream,
     tls: Connection,
-    /// Bytes to send, starting at `sent`.
+    /// Frames to send. The first `sent` bytes were sent already.
     output: Vec<u8>,
     sent: usize,
     /// If `output` contains an unsent confirmation, the number of bytes that follow it.
     behind_ack: Option<usize>,
-    /// Received bytes, starting at `taken`.
+    /// Received bytes. The first `taken` bytes were taken as frames already.
     input: Vec<u8>,
     taken: usize,
-    /// Whether sending and receiving have ended. Received bytes can still be taken.
+    /// Whether sending and receiving have ended. Frames that were received earlier can still be
+    /// taken.
     is_over: bool,
 }
 
 impl Channel {
-    /// Makes a channel from a connection after its handshake. Call [`fill`](Self::fill) before
-    /// waiting for the socket: bytes that arrived with the greeting are already in the TLS state,
-    /// so the socket does not become readable for them.
+    /// Creates a channel from a connection after its handshake. The caller must call
+    /// [`fill`](Self::fill) before it waits for the socket. Bytes that arrived together with the
+    /// greeting are already in the TLS state, so the socket does not become readable because of
+    /// them.
     pub(crate) fn new(socket: TcpStream, mut tls: Connection) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
@@ -61,8 +62,9 @@ impl Channel {
         }
     }
 
-    /// Adds a confirmation, unless an earlier confirmation is still unsent. So at most one
-    /// confirmation waits if the peer does not read. Returns `true` if the confirmation was added.
+    /// Adds a confirmation, unless an earlier confirmation is still unsent. Therefore at most one
+    /// confirmation is queued if the peer does not read. Returns `true` if the confirmation was
+    /// added.
     pub(crate) fn queue_ack(&mut self, frame: &[u8]) -> bool {
         if self.is_over || self.behind_ack.is_some() {
             return false;
@@ -77,8 +79,8 @@ impl Channel {
         self.behind_ack = self.behind_ack.filter(|behind| left > *behind);
     }
 
-    /// Sends as many bytes as the socket accepts. Returns `true` if unsent bytes remain. An error
-    /// ends the channel.
+    /// Sends as many queued bytes as the socket accepts. Returns `true` if unsent bytes remain.
+    /// After an error, the channel [is over](Self::is_over).
     pub(crate) fn flush(&mut self) -> std::io::Result<bool> {
         if self.is_over {
             return Ok(false);
@@ -94,8 +96,8 @@ impl Channel {
                 self.sent += self.tls.writer().write(&self.output[self.sent..])?;
                 self.note_taken();
             }
-            // Sent bytes are removed when they are at least half of the output. Waiting until all
-            // bytes are sent could take forever.
+            // Remove sent bytes when they are at least half of the output. The output may never
+            // become empty, so do not wait for that.
             if 2 * self.sent >= self.output.len() {
                 self.output.drain(..std::mem::take(&mut self.sent));
             }
@@ -117,13 +119,13 @@ impl Channel {
         !self.is_over && self.output.len() - self.sent < MAX_OUTPUT
     }
 
-    /// Returns `true` if output waits for the socket.
+    /// Returns `true` if unsent bytes remain.
     pub(crate) fn wants_write(&self) -> bool {
         !self.is_over && (self.tls.wants_write() || self.sent < self.output.len())
     }
 
-    /// Receives all bytes that have arrived. Returns `true` if any byte has arrived. If the peer
-    /// has hung up or an error occurs, the channel [is over](Self::is_over).
+    /// Receives all bytes that have arrived, and returns `true` if there were any. If the peer has
+    /// closed the connection or an error occurs, the channel [is over](Self::is_over).
     pub(crate) fn fill(&mut self) -> bool {
         self.input.drain(..std::mem::take(&mut self.taken));
         let before = self.input.len();
@@ -159,12 +161,14 @@ impl Channel {
         Ok(())
     }
 
-    /// Returns `true` if sending and receiving have ended. Received bytes can still be taken.
+    /// Returns `true` if sending and receiving have ended. Frames that were received earlier can
+    /// still be taken.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Takes the next received frame, without its length.
+    /// Takes the next received frame, without its length field. Returns `None` if no complete frame
+    /// has arrived.
     pub(crate) fn next_frame(&mut self) -> Result<Option<Vec<u8>>, &'static str> {
         let rest = &self.input[self.taken..];
         let Some(len) = Message::frame_len(rest)? else {

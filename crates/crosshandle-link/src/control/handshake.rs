@@ -1,5 +1,5 @@
-//! The start of a connection: the TLS handshake and the greetings. The calls block, but return at
-//! the deadline even if the peer keeps sending.
+//! The start of a connection: the TLS handshake and the greetings. The functions block until the
+//! deadline at most, even if the peer sends bytes slowly.
 
 use super::channel::Channel;
 use super::identity::Tls;
@@ -12,8 +12,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A socket whose reads and writes all end at a deadline. The kernel does not restart calls on a
-/// socket with a timeout after a signal, so this type restarts them.
+/// A socket whose reads and writes fail after a deadline. A signal interrupts system calls on a
+/// socket with a timeout, so this type restarts them.
 struct Limited<'a> {
     socket: &'a TcpStream,
     deadline: Deadline,
@@ -56,7 +56,7 @@ impl Write for Limited<'_> {
     }
 }
 
-/// A connection whose peer has authenticated itself and has sent its greeting.
+/// A connection whose peer is authenticated and has sent its greeting.
 pub(crate) struct Greeted {
     socket: TcpStream,
     tls: Connection,
@@ -65,8 +65,8 @@ pub(crate) struct Greeted {
     pub(crate) hello: Hello,
 }
 
-/// Performs the handshake of the dialling side, which greets first. The result has the peer's
-/// greeting.
+/// Performs the handshake on the dialling side, which sends its greeting first. The result contains
+/// the peer's greeting.
 pub(crate) fn dial(
     socket: TcpStream,
     peer: &Arc<str>,
@@ -77,8 +77,8 @@ pub(crate) fn dial(
     dial_and_say(socket, peer, tls, hello, &[], deadline)
 }
 
-/// Performs the handshake of the dialling side. Sends `frames` together with the greeting, before
-/// the peer has greeted.
+/// Performs the handshake on the dialling side. Sends `frames` together with the greeting, without
+/// waiting for the peer's greeting.
 pub(crate) fn dial_and_say(
     socket: TcpStream,
     peer: &Arc<str>,
@@ -101,8 +101,8 @@ pub(crate) fn dial_and_say(
     Ok(greeted)
 }
 
-/// Performs the handshake of the listening side. The result has the peer's greeting. The caller
-/// must send its own greeting.
+/// Performs the handshake on the listening side. The result contains the peer's greeting. The
+/// caller must then send its own greeting.
 pub(crate) fn accept(
     socket: TcpStream,
     peer: &Arc<str>,
@@ -131,7 +131,7 @@ pub(crate) fn accept(
         Ok(hello) => greeted.hello = hello,
         Err(why) => {
             if let NoHello::Version(_) = why {
-                // Sends this side's version, so that the peer can report the mismatch too.
+                // Send this side's version, so that the peer can report the mismatch too.
                 let refusal = refusal::VERSION;
                 let _ = greeted.send(&Hello {
                     refusal,
@@ -196,7 +196,7 @@ impl Greeted {
             Ok((0, 0)) => Err(ErrorKind::UnexpectedEof.into()),
             Ok(_) => Ok(()),
             Err(error) => match error.kind() {
-                // A socket with a timeout reports the timeout by this error.
+                // A socket with a timeout returns this error after the timeout.
                 ErrorKind::WouldBlock => Err(ErrorKind::TimedOut.into()),
                 _ => Err(error),
             },
@@ -210,7 +210,6 @@ impl Greeted {
 
 const CUT_OFF: &str = "it ended the handshake";
 
-/// Returns the error of a handshake that was cut off.
 fn cut_off(peer: &Arc<str>, error: std::io::Error) -> Error {
     match error.kind() {
         ErrorKind::UnexpectedEof
@@ -221,8 +220,8 @@ fn cut_off(peer: &Arc<str>, error: std::io::Error) -> Error {
     }
 }
 
-/// Returns `true` if the peer ended a handshake without a greeting. A listener ends the handshakes
-/// of hosts that it does not admit, and those of other hosts if it has too many handshakes.
+/// Returns `true` if the peer closed the connection during the handshake. A listener does this if
+/// it does not admit the host, or if it has too many handshakes.
 pub(crate) fn was_cut_off(error: &Error) -> bool {
     matches!(error, Error::NotAdmitted { why, .. } if why.starts_with(CUT_OFF))
 }

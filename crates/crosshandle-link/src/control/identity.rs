@@ -1,4 +1,4 @@
-//! Authentication in TLS 1.3: both sides prove that they may link, with a shared token or with
+//! Authentication with TLS 1.3. Both sides prove that they may link, with a shared token or with
 //! certificates.
 
 use crate::error::{Error, Result};
@@ -29,8 +29,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A secret of 32 random bytes that the two sides of a link share. Its text is `xhlink-` followed
-/// by 52 characters. `Debug` never shows it.
+/// A secret of 32 random bytes that both sides of a link share. Its text form is `xhlink-` followed
+/// by 52 characters. `Debug` does not show the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token([u8; 32]);
 
@@ -49,17 +49,17 @@ impl Token {
         Ok(Self(bytes))
     }
 
-    /// Returns the token as text. Every process that knows the text can link.
+    /// Returns the token as text. Any process that knows the text can link.
     pub fn to_text(&self) -> String {
         let text = BASE32_NOPAD.encode(&self.0).to_ascii_lowercase();
         format!("{TOKEN_PREFIX}{text}")
     }
 
-    /// Reads a token from a file, which only its owner may be able to read.
+    /// Reads a token from a file. Only the file's owner may have access to the file.
     ///
     /// # Errors
-    /// Returns [`Error::Os`] if the file cannot be read, or [`Error::Identity`] if it contains no
-    /// token or other users can read it.
+    /// Returns [`Error::Os`] if the file cannot be read. Returns [`Error::Identity`] if the file
+    /// does not contain a token, or if other users have access to it.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         let path = path.as_ref();
@@ -79,8 +79,8 @@ impl Token {
         text.trim().parse()
     }
 
-    /// Returns the key pair that both sides derive from the token. A valid signature with it proves
-    /// knowledge of the token.
+    /// Derives the key pair that both sides use. A valid signature with this key proves knowledge
+    /// of the token.
     fn key(&self) -> Result<Arc<CertifiedKey>> {
         use ring::hkdf::{HKDF_SHA256, Salt};
         use ring::signature::{Ed25519KeyPair, KeyPair};
@@ -92,7 +92,7 @@ impl Token {
             .and_then(|output| output.fill(&mut seed))
             .map_err(|_| cannot("cannot be derived"))?;
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| cannot("is refused"))?;
-        // RFC 8410: the fixed prefixes of an Ed25519 private key and of a public key.
+        // The fixed prefixes of an encoded Ed25519 private key and public key (RFC 8410).
         let mut private = vec![
             0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22,
             0x04, 0x20,
@@ -140,7 +140,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Certificates in PEM files. Each side trusts every certificate that the authority has signed. So
+/// Certificates in PEM files. Each side trusts every certificate that the authority has signed, so
 /// the authority should sign certificates only for hosts that may link.
 #[derive(Clone, Debug)]
 pub struct Certificates {
@@ -150,13 +150,13 @@ pub struct Certificates {
     pub certificate: PathBuf,
     /// The private key of this side's certificate.
     pub key: PathBuf,
-    /// The name that the listening side's certificate must have. The connecting side checks this
-    /// name.
+    /// The host name that the listening side's certificate must contain. The connecting side checks
+    /// it.
     pub peer_name: String,
 }
 
-/// The method by which the two sides of a link authenticate each other. No method is the default,
-/// and none admits unknown hosts.
+/// The method with which the two sides of a link authenticate each other. There is no default, and
+/// no method admits unknown hosts.
 #[derive(Clone, Debug)]
 pub enum Identity {
     /// Both sides know the same token.
@@ -170,7 +170,7 @@ pub enum Identity {
 pub(crate) struct Tls {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
-    /// The server name that the client expects.
+    /// The server name that the client requests and checks.
     pub(crate) name: ServerName<'static>,
 }
 
@@ -198,8 +198,7 @@ impl Identity {
             Self::Certificates(files) => with_certificates(&provider, files)?,
         };
         let (mut client, mut server) = (client, server);
-        // Session resumption is disabled, so that each replacement of a broken connection is fully
-        // authenticated.
+        // Disable session resumption, so that each new connection is fully authenticated.
         client.resumption = Resumption::disabled();
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
@@ -272,7 +271,7 @@ fn with_certificates(
     Ok((client, server, files.peer_name.clone()))
 }
 
-/// A verifier that accepts exactly one public key. The peer sends the key without a certificate
+/// A TLS verifier that accepts exactly one public key. The peer sends the key without a certificate
 /// (RFC 7250).
 #[derive(Debug)]
 struct PinnedKey {
@@ -287,20 +286,38 @@ impl PinnedKey {
             false => Err(CertificateError::UnknownIssuer.into()),
         }
     }
+}
 
-    fn check_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
-        verify_tls13_signature_with_raw_key(message, &key, signature, &self.algorithms)
-    }
+/// The methods that the verifier for servers and the verifier for clients have in common.
+macro_rules! raw_key_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _key: &CertificateDer<'_>,
+            _signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Err(rustls::Error::General("only TLS 1.3 is spoken".into()))
+        }
 
-    fn no_older_version() -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("only TLS 1.3 is spoken".into()))
-    }
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            key: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+            verify_tls13_signature_with_raw_key(message, &key, signature, &self.algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
 }
 
 impl ServerCertVerifier for PinnedKey {
@@ -315,31 +332,7 @@ impl ServerCertVerifier for PinnedKey {
         self.check(key).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _key: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Self::no_older_version()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.check_signature(message, key, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    raw_key_signatures!();
 }
 
 impl ClientCertVerifier for PinnedKey {
@@ -356,31 +349,7 @@ impl ClientCertVerifier for PinnedKey {
         self.check(key).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _key: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Self::no_older_version()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.check_signature(message, key, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    raw_key_signatures!();
 }
 
 #[cfg(test)]

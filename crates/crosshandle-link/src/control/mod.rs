@@ -1,5 +1,4 @@
-//! The control connection, which is authenticated and carries everything except the bytes of
-//! memory.
+//! The control connection of a link. It is authenticated and encrypted, and carries all messages.
 
 pub(crate) mod channel;
 pub(crate) mod handshake;

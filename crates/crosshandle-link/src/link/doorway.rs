@@ -1,16 +1,27 @@
-//! Limits the number of simultaneous handshakes. If there are too many, handshakes of unknown hosts
-//! are ended first. So unknown hosts cannot displace a host that has linked before.
+//! Limits the number of simultaneous handshakes. If there are too many, handshakes with unknown
+//! hosts are ended first, so that unknown hosts cannot displace a host that has linked before.
 
-use crate::tuning::{MAX_HANDSHAKES, MAX_HANDSHAKES_EACH, MAX_KNOWN};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The connections that are in their handshake, oldest first.
+/// Maximum number of simultaneous handshakes. A connection beyond this limit ends an older
+/// handshake. Each handshake has a thread and uses about 40 KiB of memory.
+const MAX_HANDSHAKES: usize = 32;
+
+/// Maximum number of simultaneous handshakes from one IPv4 address or one IPv6 /64 network. A
+/// connection beyond this limit ends the oldest handshake from there.
+const MAX_HANDSHAKES_EACH: usize = 8;
+
+/// Maximum number of remembered addresses from which hosts have linked. Unknown hosts cannot
+/// displace these addresses.
+const MAX_KNOWN: usize = 1024;
+
+/// The connections whose handshake is in progress, oldest first.
 pub(super) struct Doorway<T> {
     inside: VecDeque<Entrant<T>>,
     next: u64,
-    /// Addresses of hosts that have authenticated themselves, oldest first, and the same addresses
-    /// as a set.
+    /// Addresses from which hosts have authenticated themselves, oldest first. `is_known` contains
+    /// the same addresses as a set.
     known: VecDeque<IpAddr>,
     is_known: HashSet<IpAddr>,
 }
@@ -33,8 +44,8 @@ impl<T> Default for Doorway<T> {
 }
 
 impl<T> Doorway<T> {
-    /// Adds a connection that starts its handshake. Returns its number, and a connection that must
-    /// be ended to make room.
+    /// Adds a connection that starts its handshake. Returns its number. If there are too many, also
+    /// returns a connection that the caller must end.
     pub(super) fn enter(&mut self, from: IpAddr, connection: T) -> (u64, Option<T>) {
         let from = network(from);
         let number = self.next;
@@ -48,7 +59,8 @@ impl<T> Doorway<T> {
         (number, ended)
     }
 
-    /// Returns the address whose oldest connection must be ended, or `None` if there is room.
+    /// Returns the address whose oldest connection must be ended, or `None` if there are not too
+    /// many connections. `newest` is the address of the newest connection.
     fn crowd(&self, newest: IpAddr) -> Option<IpAddr> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for entrant in &self.inside {
@@ -60,8 +72,8 @@ impl<T> Doorway<T> {
         if self.inside.len() <= MAX_HANDSHAKES {
             return None;
         }
-        // An unknown address loses a connection before a known one. Among these, the address with
-        // the most connections loses, and among equals the address with the oldest connection.
+        // End a connection from an unknown address before one from a known address. Then prefer the
+        // address with the most connections, and then the address with the oldest connection.
         let rank = |from: &IpAddr| (!self.is_known.contains(from), counts[from]);
         let mut worst = self.inside.front()?.from;
         for entrant in &self.inside {
@@ -85,7 +97,7 @@ impl<T> Doorway<T> {
         self.inside.retain(|entrant| entrant.number != number);
     }
 
-    /// Records that a host with this address has authenticated itself.
+    /// Records that a host has authenticated itself from this address.
     pub(super) fn admit(&mut self, from: IpAddr) {
         let from = network(from);
         if self.is_known.insert(from) {
@@ -143,7 +155,8 @@ mod tests {
             assert_ne!(ended, Some("known"));
         }
         assert_eq!(doorway.inside.len(), MAX_HANDSHAKES);
-        // An address with two connections loses one before an address with one connection.
+        // A connection from an address with two connections is ended before one from an address
+        // with one.
         let mut doorway = Doorway::default();
         doorway.enter(address(7), "alone");
         for number in 0..10_000 {

@@ -1,5 +1,5 @@
-//! The listening side: accepts links from hosts that can authenticate themselves, and assigns
-//! replaced connections to their sessions.
+//! The listening side. It accepts links from hosts that authenticate themselves, and assigns new
+//! connections of existing links to their sessions.
 
 use super::doorway::Doorway;
 use super::session::Session;
@@ -9,7 +9,7 @@ use crate::control::identity::Tls;
 use crate::control::message::{Hello, SessionId, refusal};
 use crate::error::{Error, Result};
 use crate::options::LinkOptions;
-use crate::tuning::{HANDSHAKE_TIMEOUT, MAX_UNACCEPTED};
+use crate::tuning::HANDSHAKE_TIMEOUT;
 use crate::wait::wait_until;
 use crosshandle::{Context, adapter_support::Deadline};
 use std::collections::{HashMap, VecDeque};
@@ -19,10 +19,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+/// Maximum number of established links that wait for [`Listener::accept`](crate::Listener::accept).
+const MAX_UNACCEPTED: usize = 16;
+
 /// A listener that accepts links from other hosts.
 ///
-/// Dropping the listener closes its socket. Accepted links stay alive, but their lost connections
-/// can no longer be replaced.
+/// Dropping the listener closes its socket. Accepted links stay alive, but they can no longer
+/// replace a lost connection.
 pub struct Listener {
     shared: Arc<Shared>,
     address: SocketAddr,
@@ -33,7 +36,7 @@ struct Shared {
     options: LinkOptions,
     tls: Tls,
     state: Mutex<State>,
-    /// Notified when a link waits to be accepted.
+    /// Notified when a new link waits to be accepted.
     changed: Condvar,
     is_closed: AtomicBool,
 }
@@ -46,13 +49,13 @@ struct State {
 }
 
 impl Listener {
-    /// Listens at `host:port`. Port 0 chooses a free port.
+    /// Listens for links at `address`, `host:port`. Port 0 selects a free port.
     ///
-    /// `context` opens the objects that peers request, and owns the mirrors of their events.
+    /// `context` opens the local objects that peers request, and owns the mirrors of remote events.
     ///
     /// # Errors
-    /// Returns [`Error::Os`] if the process cannot listen at the address, [`Error::Identity`], or
-    /// [`Error::NoUcx`].
+    /// Returns [`Error::Os`] if the process cannot listen at the address, [`Error::Identity`] if
+    /// the identity cannot be used, or [`Error::NoUcx`] if UCX is requested but not usable.
     pub fn bind(
         address: impl ToSocketAddrs,
         context: &Context,
@@ -60,7 +63,7 @@ impl Listener {
     ) -> Result<Self> {
         options.check()?;
         let tls = tls(options)?;
-        // Without a working data path the listener would refuse every host, so fail now.
+        // Without a working data path, the listener would reject every host, so fail now.
         drop(data_path(options)?);
         let socket = TcpListener::bind(address).map_err(Error::os("listening for links"))?;
         let address = socket
@@ -79,27 +82,40 @@ impl Listener {
         Ok(Self { shared, address })
     }
 
-    /// Returns the address at which the listener listens.
+    /// Returns the address at which the listener accepts links.
     pub fn local_address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Waits without a timeout for the next link from another host.
+    pub fn accept(&self) -> Link {
+        loop {
+            if let Some(link) = self.accept_by(Deadline::NEVER) {
+                return link;
+            }
+        }
     }
 
     /// Waits for the next link from another host, for at most `timeout`.
     ///
     /// # Errors
-    /// Returns [`Error::TimedOut`] if no host has linked in that time.
-    pub fn accept(&self, timeout: Option<Duration>) -> Result<Link> {
-        let deadline = Deadline::after_optional(timeout);
+    /// Returns [`Error::TimedOut`] if no host has linked within `timeout`.
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Link> {
+        let link = self.accept_by(Deadline::after(timeout));
+        link.ok_or(Error::TimedOut("waiting for a link"))
+    }
+
+    /// Returns the next link, or `None` if no host has linked since the last call.
+    pub fn try_accept(&self) -> Option<Link> {
+        self.accept_by(Deadline::after(Duration::ZERO))
+    }
+
+    fn accept_by(&self, deadline: Deadline) -> Option<Link> {
         let mut state = self.shared.state();
-        loop {
-            if let Some(link) = state.unaccepted.pop_front() {
-                return Ok(link);
-            }
-            if deadline.is_over() {
-                return Err(Error::TimedOut("waiting for a link"));
-            }
+        while state.unaccepted.is_empty() && !deadline.is_over() {
             state = wait_until(&self.shared.changed, state, deadline);
         }
+        state.unaccepted.pop_front()
     }
 }
 
@@ -108,8 +124,8 @@ impl Drop for Listener {
         self.shared.is_closed.store(true, Ordering::Release);
         let unaccepted = std::mem::take(&mut self.shared.state().unaccepted);
         drop(unaccepted);
-        // A connection from this process ends the thread's `accept`. A listener at the unspecified
-        // address can be reached at the loopback address.
+        // Connect to the listener, so that the `accept` call in its thread returns. A listener at
+        // the unspecified address can be reached at the loopback address.
         let mut address = self.address;
         if address.ip().is_unspecified() {
             address.set_ip(match address {
@@ -142,14 +158,15 @@ impl Shared {
             }
             match accepted {
                 Ok((socket, peer)) => self.begin_handshake(socket, peer),
-                // Usually the process has run out of descriptors. Retry later, when other
-                // descriptors may have been closed.
+                // Usually, the process has run out of file descriptors. Retry later, when some may
+                // have been closed.
                 Err(_) => std::thread::sleep(crate::tuning::REDIAL_INTERVAL),
             }
         }
     }
 
-    /// Runs the handshake on its own thread. If there are too many handshakes, ends one of them.
+    /// Runs the handshake for a new connection on its own thread. If there are too many handshakes,
+    /// ends one of them.
     fn begin_handshake(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
         let Ok(copy) = socket.try_clone() else { return };
         let (number, ended) = self.state().doorway.enter(peer.ip(), copy);
@@ -163,7 +180,7 @@ impl Shared {
             let greeted = handshake::accept(socket, &name, &shared.tls, deadline);
             shared.state().doorway.leave(number);
             if let Ok(greeted) = greeted {
-                // `greet` has sent the reason of an error to the host.
+                // Ignore errors, because `greet` has already sent the reason to the host.
                 let _ = shared.greet(name, peer.ip(), greeted);
             }
         });
@@ -172,7 +189,7 @@ impl Shared {
         }
     }
 
-    /// Replies to a greeting: starts or resumes a session, or refuses the host.
+    /// Replies to a greeting: starts or resumes a session, or rejects the host.
     fn greet(&self, peer: Arc<str>, address: IpAddr, mut greeted: Greeted) -> Result<()> {
         self.state().doorway.admit(address);
         let theirs = greeted.hello;
@@ -199,11 +216,11 @@ impl Shared {
             if session.has_ended.load(Ordering::Acquire) {
                 return refuse(greeted, refusal::NO_SESSION);
             }
-            let answer = |hello: &Hello| {
+            let reply = |hello: &Hello| {
                 greeted.send(hello)?;
                 Ok(greeted)
             };
-            return session.resume(answer, theirs.attempt, &ours);
+            return session.resume(reply, theirs.attempt, &ours);
         }
         if theirs.data != ours.data {
             return refuse(greeted, refusal::OTHER_DATA);

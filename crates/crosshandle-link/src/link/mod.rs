@@ -1,11 +1,11 @@
-//! A link between two hosts.
+//! The type [`Link`], a link between two hosts.
 
 pub(crate) mod data;
 mod doorway;
 pub(crate) mod listener;
 mod outbox;
 mod past;
-pub(crate) mod question;
+pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod stage;
@@ -22,12 +22,11 @@ use crate::memory::RemoteMemory;
 use crate::name::{RemoteName, RemotePart};
 use crate::options::{Data, LinkOptions};
 use crate::tuning::{
-    ANSWER_TIMEOUT, HANDSHAKE_TIMEOUT, MAX_GREET_PAUSE, MAX_OPENING, MIN_KEEP_ALIVE,
-    REDIAL_HANDSHAKES, REDIAL_INTERVAL, REDIAL_TIMEOUT,
+    HANDSHAKE_TIMEOUT, MAX_OPENING, MIN_KEEP_ALIVE, REDIAL_INTERVAL, REPLY_TIMEOUT,
 };
 use crosshandle::{Context, EventHandle, MemoryHandle, adapter_support::Deadline};
 use data::DataPath;
-use question::Answer;
+use request::Reply;
 use session::{Dial, Session, Start};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -36,23 +35,35 @@ use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-/// A link to another host, which opens handles that processes on that host have made.
+/// Minimum timeout for the first attempt to reconnect. It is about three round trips on a busy
+/// machine. See [`REDIAL_HANDSHAKES`].
+const REDIAL_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Timeout for the first attempt to reconnect, as a multiple of the time that the link's first
+/// handshake took. With 1, half of the attempts on a slow network would fail.
+const REDIAL_HANDSHAKES: u32 = 3;
+
+/// Maximum pause before the dialling side retries a handshake that the listener has cut off. The
+/// pauses start at [`REDIAL_INTERVAL`] and double, so there are five attempts.
+const MAX_GREET_PAUSE: Duration = Duration::from_millis(320);
+
+/// A link to another host. It opens handles that processes on that host have created.
 ///
 /// A link is cheap to clone, and any thread may use it. It ends when one side calls
 /// [`close`](Self::close), or drops all clones and all objects that were opened over the link. It
-/// also ends if the peer is silent for the keep-alive time. If a connection is lost for a shorter
-/// time, the link replaces the connection, and programs notice only a delay.
+/// also ends if no message arrives from the peer for the keep-alive time. If the connection is
+/// lost, the link replaces it. A program notices only a delay.
 #[derive(Clone)]
 pub struct Link {
-    inner: Arc<Inner>,
+    inner: Arc<LinkCore>,
 }
 
-/// The shared part of a link and its objects. Dropping it ends the link.
-pub(crate) struct Inner {
+/// The state that a link and its objects share. Dropping it ends the link.
+pub(crate) struct LinkCore {
     pub(crate) session: Arc<Session>,
 }
 
-impl Drop for Inner {
+impl Drop for LinkCore {
     fn drop(&mut self) {
         self.session
             .end(self.session.ended("nothing uses it any more"), true);
@@ -60,15 +71,15 @@ impl Drop for Inner {
 }
 
 impl Link {
-    /// Connects to a host that [listens](crate::Listener).
+    /// Connects to a host on which a process [listens](crate::Listener).
     ///
-    /// `context` opens the objects that the peer requests, and owns the mirrors of the peer's
-    /// events. The call returns when memory can be read and written over the link, which takes at
-    /// most a few seconds.
+    /// `context` opens the local objects that the peer requests, and owns the mirrors of remote
+    /// events. This function returns when the link is ready for transfers. It takes at most a few
+    /// seconds.
     ///
     /// # Errors
-    /// Returns [`Error::NotAdmitted`] if one side cannot prove that it may link, [`Error::NoUcx`],
-    /// or [`Error::Os`] if no process listens at the address.
+    /// Returns [`Error::NotAdmitted`] if one side cannot prove that it may link, [`Error::NoUcx`]
+    /// if UCX is requested but not usable, or [`Error::Os`] if no process listens at the address.
     pub fn connect(
         address: impl ToSocketAddrs + fmt::Display,
         context: &Context,
@@ -121,7 +132,7 @@ impl Link {
 
     pub(crate) fn of(session: Arc<Session>) -> Self {
         Self {
-            inner: Arc::new(Inner { session }),
+            inner: Arc::new(LinkCore { session }),
         }
     }
 
@@ -129,64 +140,67 @@ impl Link {
         &self.inner.session
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
+    pub(crate) fn inner(&self) -> &Arc<LinkCore> {
         &self.inner
     }
 
-    /// Returns the peer's address: the address that was dialled, or the source address of an
-    /// accepted connection.
+    /// Returns the peer's address: the dialled address, or the source address of an accepted
+    /// connection.
     pub fn peer(&self) -> &str {
         &self.session().peer
     }
 
-    /// Returns the [identity](crosshandle::report::host_identity) that the peer claims for its
-    /// running kernel.
+    /// Returns the [host identity](crosshandle::report::host_identity) that the peer claims to
+    /// have.
     pub fn peer_host(&self) -> u64 {
         self.session().host
     }
 
-    /// Opens memory of the remote host. The peer opens the handle on its host, with the checks that
-    /// apply to every process there.
+    /// Opens memory on the remote host. The peer opens the handle on its host, with the same checks
+    /// as for any process there.
     ///
     /// # Errors
-    /// Returns [`Error::Refused`] with the peer's error, or [`Error::Ended`].
+    /// Returns [`Error::Refused`] if the peer cannot open the handle, or [`Error::Ended`] if the
+    /// link has ended.
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
-        RemoteMemory::open(self, handle, false, Deadline::after(ANSWER_TIMEOUT))
+        RemoteMemory::open(self, handle, false, Deadline::after(REPLY_TIMEOUT))
     }
 
-    /// Opens memory of the remote host read-only.
+    /// Opens memory on the remote host read-only.
     ///
     /// # Errors
-    /// Returns the errors of [`open_memory`](Self::open_memory).
+    /// Returns the same errors as [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
-        RemoteMemory::open(self, handle, true, Deadline::after(ANSWER_TIMEOUT))
+        RemoteMemory::open(self, handle, true, Deadline::after(REPLY_TIMEOUT))
     }
 
-    /// Opens an event of the remote host.
+    /// Opens an event on the remote host.
     ///
     /// # Errors
-    /// Returns the errors of [`open_memory`](Self::open_memory).
+    /// Returns the same errors as [`open_memory`](Self::open_memory).
     pub fn open_event(&self, handle: &EventHandle) -> Result<RemoteEvent> {
         RemoteEvent::open(self, handle)
     }
 
-    /// Looks up a named object of the remote host's holder, and opens its parts for reading. The
-    /// peer must [allow lookups of names](LinkOptions::names).
+    /// Looks up a named object that the holder on the remote host keeps, and opens its parts
+    /// read-only. The peer must have [permitted lookups of names](LinkOptions::names).
     ///
     /// # Errors
-    /// Returns the errors of [`open_memory`](Self::open_memory). Returns [`Error::Refused`] if the
-    /// name does not exist.
+    /// Returns the same errors as [`open_memory`](Self::open_memory). Returns [`Error::Refused`] if
+    /// the name does not exist.
     pub fn open_name(&self, name: &str) -> Result<RemoteName> {
         if name.len() > MAX_TEXT {
-            return Err(Error::invalid("the name is longer than any name"));
+            return Err(Error::invalid("the name is too long"));
         }
-        // One deadline covers the name and all its parts, because the peer chooses the number of
-        // parts.
-        let deadline = Deadline::after(ANSWER_TIMEOUT);
-        let question = self
+        self.open_name_until(name, Deadline::after(REPLY_TIMEOUT))
+    }
+
+    /// Opens a named object. One deadline covers all parts, because the peer chooses their number.
+    fn open_name_until(&self, name: &str, deadline: Deadline) -> Result<RemoteName> {
+        let pending = self
             .session()
             .ask(|request| Message::OpenName { request, name })?;
-        let Answer::Name { version, parts } = question.wait_until(deadline)? else {
+        let Reply::Name { version, parts } = pending.wait_until(deadline)? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         let parts = read_parts(&parts).map_err(Error::Protocol)?;
@@ -205,15 +219,15 @@ impl Link {
         })
     }
 
-    /// Returns the number of times that UCX's connections have failed and were replaced. Programs
-    /// notice only a delay. Returns 0 for a link without UCX.
+    /// Returns how often UCX's connection has failed and was replaced. A program notices only a
+    /// delay. Returns 0 for a link without UCX.
     pub fn replaced_endpoints(&self) -> u32 {
         let data = self.session().data.as_ref();
         data.map_or(0, |data| data.replacements())
     }
 
-    /// Returns the names of the transports over which UCX moves memory on this link, such as `tcp`
-    /// and `cuda_ipc`. The list is empty without UCX, and while UCX's connection is being replaced.
+    /// Returns the names of the transports that UCX uses for this link, such as `tcp` and
+    /// `cuda_ipc`. The list is empty without UCX and while UCX's connection is being replaced.
     pub fn transports(&self) -> Vec<String> {
         let data = self.session().data.as_ref();
         data.map_or_else(Vec::new, |data| data.transports())
@@ -224,7 +238,7 @@ impl Link {
         self.session().state().check_alive().err()
     }
 
-    /// Ends the link. Operations on either side that wait for the peer fail.
+    /// Ends the link. On both sides, operations that wait for the other side fail.
     pub fn close(&self) {
         let session = self.session();
         session.end(session.ended("this side closed it"), true);
@@ -247,7 +261,7 @@ pub(crate) fn data_path(options: &LinkOptions) -> Result<Option<DataPath>> {
     }
 }
 
-/// Starts a session on a connection after both sides have greeted.
+/// Starts a session on a connection over which both sides have sent their greetings.
 pub(crate) fn begin(
     peer: Arc<str>,
     context: &Context,
@@ -281,8 +295,8 @@ pub(crate) fn begin(
     Ok(session)
 }
 
-/// Connects and performs the handshake. Retries if a listener with too many handshakes cuts the
-/// connection.
+/// Connects and performs the handshake on the dialling side. Retries if a listener with too many
+/// handshakes cuts off the connection.
 fn greet(
     address: SocketAddr,
     peer: &Arc<str>,
@@ -304,12 +318,12 @@ fn greet(
     }
 }
 
-/// Tells the peer to close an object that was dropped on this side.
+/// Tells the peer to close an object that this side no longer uses.
 pub(crate) fn close_object(session: &Session, id: u32) {
     let _ = session.say(&Message::Close { id });
 }
 
-/// Returns the TLS settings of a link's options.
+/// Returns the TLS configurations for a link's identity.
 pub(crate) fn tls(options: &LinkOptions) -> Result<Tls> {
     options.identity.to_tls()
 }

@@ -1,23 +1,32 @@
-//! Messages that the peer has not confirmed yet. They are kept so that a new connection continues
-//! where the last one broke off.
+//! The messages that the peer has not confirmed yet. They are kept, so that they can be sent again
+//! over a new connection.
 
 use crate::control::message::Message;
-use crate::tuning::{MAX_ADDRESSES, MAX_ASKED, MAX_OWED, MAX_TOLD};
+use crate::tuning::{MAX_ASKED, MAX_TOLD};
 use std::collections::VecDeque;
 
-/// The reason why a frame was sent, which decides how the number of such frames is limited.
+/// Maximum number of sent endpoint addresses that the peer has not confirmed. If there are more,
+/// the link ends. An honest peer confirms at least every [`ACK_EVERY`] messages, so it stays far
+/// below this limit.
+const MAX_ADDRESSES: usize = 256;
+
+/// Maximum size in bytes of all replies that the peer has not confirmed. If there are more, the
+/// link ends. Sixteen calls with [`PIECES_UNDER_WAY`] pieces each need a quarter of this limit.
+const MAX_OWED: usize = 256 << 20;
+
+/// The reason why a frame was sent. It determines how the number of such frames is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// A reply to the peer. The link ends if the peer requests far more than it confirms.
+    /// A reply to the peer. If the peer leaves too many replies unconfirmed, the link ends.
     Owed,
-    /// A report of a signal. If there are many, later signals share one report.
+    /// A report of signals. If too many are unconfirmed, later signals share one report.
     Told,
-    /// A request of this side. If there are many, further requests wait.
+    /// A request to the peer. If too many are unconfirmed, further requests wait.
     Asked,
-    /// The address of a new data endpoint. The peer can make this side send many, so the link ends
-    /// if many are unconfirmed.
+    /// The address of a new UCX endpoint. The peer can make this side send many addresses, so the
+    /// link ends if too many are unconfirmed.
     Address,
-    /// Any other message. Their number is limited by the number of opened objects.
+    /// Any other message. The number of opened objects limits the number of such messages.
     Other,
 }
 
@@ -30,7 +39,7 @@ struct Unconfirmed {
 #[derive(Default)]
 pub(super) struct Outbox {
     frames: VecDeque<Unconfirmed>,
-    /// Number of `frames` that were passed to the current connection.
+    /// Number of elements in `frames` that were passed to the current connection.
     given: usize,
     /// Number of confirmed frames, which are no longer in `frames`.
     confirmed: u64,
@@ -74,7 +83,8 @@ impl Outbox {
         }
     }
 
-    /// Drops the frames that the peer has received.
+    /// Drops the frames that the peer has confirmed. `received` is the number of messages that the
+    /// peer has received since the session began.
     pub(super) fn forget(&mut self, received: u64) -> Result<(), &'static str> {
         let sent = self.confirmed + self.frames.len() as u64;
         if received < self.confirmed || received > sent {
@@ -92,19 +102,19 @@ impl Outbox {
         Ok(())
     }
 
-    /// Returns the next frame for the current connection, and marks it as passed on.
+    /// Returns the next frame to send over the current connection, and marks it as passed on.
     pub(super) fn give(&mut self) -> Option<&[u8]> {
         let next = self.frames.get(self.given)?;
         self.given += 1;
         Some(&next.frame)
     }
 
-    /// Returns `true` if there are frames that the current connection has not been given.
+    /// Returns `true` if some frames were not passed to the current connection yet.
     pub(super) fn has_more(&self) -> bool {
         self.given < self.frames.len()
     }
 
-    /// Starts again with the first unconfirmed frame, for a new connection.
+    /// Prepares for a new connection: all unconfirmed frames are passed on again.
     pub(super) fn begin_again(&mut self) {
         self.given = 0;
     }
@@ -118,7 +128,7 @@ impl Outbox {
         self.owed_bytes > MAX_OWED
     }
 
-    /// Returns `true` if the peer leaves too many new endpoints unconfirmed.
+    /// Returns `true` if the peer leaves too many endpoint addresses unconfirmed.
     pub(super) fn has_too_many_addresses(&self) -> bool {
         self.addresses > MAX_ADDRESSES
     }

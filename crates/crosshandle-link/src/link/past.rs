@@ -1,4 +1,4 @@
-//! The results of an event's finished signals, for a report to the peer.
+//! The results of an event's finished signals (completed or failed), for a report to the peer.
 
 use crate::control::message::MAX_FAILURES;
 use crate::tuning::MAX_LOOKED_AT;
@@ -8,13 +8,13 @@ use std::time::Duration;
 /// Maximum time for which the link's thread waits until another thread has abandoned an event.
 const ABANDONMENT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Results of finished signals.
+/// The results of consecutive finished signals of one event.
 pub(super) struct Past {
     /// Runs of failed signals: the first number, the count, and the reason.
     pub(super) failures: Vec<(u64, u32, String)>,
     /// The last signal that this report covers.
     pub(super) reached: u64,
-    /// Whether the event was abandoned, so that no signals follow `reached`.
+    /// Whether the event was abandoned, so that no signals follow signal `reached`.
     pub(super) is_abandoned: bool,
 }
 
@@ -22,8 +22,8 @@ impl Past {
     /// Examines the finished signals from `from` to `completed`. Stops earlier if there are more
     /// runs of failures than one message can report.
     ///
-    /// `may_wait` allows one wait for another thread that is abandoning the event. It is cleared
-    /// after that wait.
+    /// If `may_wait` is true, this function may wait for another thread that is abandoning the
+    /// event. It then sets `may_wait` to false.
     pub(super) fn of(event: &Event, from: u64, completed: u64, may_wait: &mut bool) -> Self {
         let completed = wait_for_abandonment(event, completed, may_wait);
         let abandoned_from = abandoned_from(event, from, completed);
@@ -33,8 +33,8 @@ impl Past {
             reached: last,
             is_abandoned: abandoned_from.is_some(),
         };
-        // The signals before `looked_from` are not examined one by one. They are all treated as
-        // failed if the first and the last of them have failed.
+        // Do not examine the signals before `looked_from` one by one. Treat all of them as failed
+        // if the first and the last have failed.
         let looked_from = from.max(last.saturating_sub(MAX_LOOKED_AT) + 1);
         if looked_from > from
             && let Some(why) = failure(event, from)
@@ -76,12 +76,12 @@ fn failure(event: &Event, number: u64) -> Option<Error> {
     event.try_wait_value(number).err()
 }
 
-/// Returns the last finished signal. If another thread seems to be abandoning the event, waits
-/// until it has finished, but only once: otherwise a peer that finishes signals one by one could
-/// stop the link's thread.
+/// Returns the last finished signal. If another thread seems to be abandoning the event, first
+/// waits until that is done. This happens only once per event. Otherwise, a process that finishes
+/// signals one by one could block the link's thread.
 ///
-/// An abandonment first takes all signal numbers, and then fails them in a few steps. Before the
-/// last step, it looks like the death of a process that had a few signals in flight.
+/// An abandonment first takes all signal numbers, and then fails these signals in a few steps.
+/// Until the last step, it looks like the death of a process with a few pending signals.
 fn wait_for_abandonment(event: &Event, completed: u64, may_wait: &mut bool) -> u64 {
     let taken = event.submitted();
     if !*may_wait || taken < completed.saturating_add(MAX_LOOKED_AT) || !is_dead(event, completed) {
@@ -98,14 +98,15 @@ fn is_dead(event: &Event, number: u64) -> bool {
     matches!(failure(event, number), Some(Error::PeerDied(_)))
 }
 
-/// Returns the first signal that failed because the event was abandoned. An abandonment is
-/// recognised by the number of failed signals: a process that dies has fewer in flight.
+/// Returns the first signal that failed because the event was abandoned. The number of failed
+/// signals distinguishes an abandonment from the death of a process, which has fewer pending
+/// signals.
 fn abandoned_from(event: &Event, from: u64, completed: u64) -> Option<u64> {
     if completed < from || completed - from < MAX_LOOKED_AT || !is_dead(event, completed) {
         return None;
     }
-    // This binary search finds a signal from which all later ones have failed. Earlier signals may
-    // have failed too, because another process died.
+    // A binary search finds a signal that has failed and after which all signals have failed.
+    // Earlier signals may have failed too, because another process died.
     let (mut alive, mut dead) = (from - 1, completed);
     while dead - alive > 1 {
         let middle = alive + (dead - alive) / 2;

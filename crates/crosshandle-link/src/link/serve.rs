@@ -1,38 +1,41 @@
-//! The owner's half of a link: opens objects for the peer and accesses them on its behalf.
+//! The owner's half of a link. It opens local objects for the peer, and accesses them on the peer's
+//! behalf.
 
 use super::data::DataPath;
 use super::past::Past;
 use super::session::{Session, State};
-use super::stage::{Job, answer_bytes};
+use super::stage::{Job, reply_bytes};
 use crate::control::message::{Failure, MAX_BLOB, Message, NamedPart, write_failures, write_parts};
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_OPENING, MAX_SERVED};
+use crate::tuning::MAX_OPENING;
 use crate::ucx::worker::Registration;
 use crosshandle::handle::AnyHandle;
 use crosshandle::{Access, Event, Memory, SharedBytes};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 
-/// An object that is open for the peer.
+/// Maximum number of objects that one peer may have open.
+const MAX_SERVED: usize = 1 << 16;
+
+/// A local object that is open for the peer.
 pub(crate) enum Served {
     Memory {
         memory: Arc<Memory>,
         registration: Option<Registration>,
-        /// Whether the host cannot access the memory, so that a queue must copy the bytes of
-        /// messages.
+        /// Whether the memory is device memory that the host cannot access. A queue must then copy
+        /// the bytes that travel in messages.
         is_on_device: bool,
     },
     Event {
         event: Event,
-        /// Number of the signal that this side waits for.
+        /// Number of the next signal to report, for which this side waits.
         next: u64,
-        /// Whether the link's thread may still wait, once, for another thread that is abandoning
-        /// the event.
+        /// Whether the link's thread may still wait for another thread that is abandoning the
+        /// event. It may do so only once.
         may_wait: bool,
     },
 }
 
-/// A request of the peer to open an object.
 pub(crate) struct OpenRequest {
     request: u64,
     wanted: Wanted,
@@ -43,8 +46,8 @@ enum Wanted {
     Name(String),
 }
 
-/// Opens handles for the peer until the link ends. This runs on its own thread, so an open that
-/// waits for another process delays only other opens.
+/// Opens handles for the peer until the link ends. Runs on its own thread, so an open that waits
+/// for another process delays only other opens.
 pub(crate) fn open_all(session: &Weak<Session>, requests: &Receiver<OpenRequest>) {
     while let Ok(request) = requests.recv() {
         let Some(session) = session.upgrade() else {
@@ -87,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Replies with the handles of a named object.
+    /// Looks up a named object for the peer, and replies with the handles of its parts.
     fn open_name(&self, request: u64, name: &str) -> Result<()> {
         let holder = self.names.as_ref().ok_or_else(|| {
             Error::invalid("this link does not allow lookups of names: see LinkOptions::names")
@@ -117,8 +120,8 @@ impl Session {
             None => None,
             Some(data) => {
                 let is_writable = memory.access() == Access::ReadWrite;
-                // SAFETY: `Served` keeps the memory alive. `stop_serving` ends the registration
-                // before it drops the memory.
+                // SAFETY: `bytes` is memory of this length, and `Served` keeps it alive.
+                // `stop_serving` ends the registration before it drops the memory.
                 let registration =
                     unsafe { data.register(bytes.as_ptr(), bytes.len(), is_writable)? };
                 Some(check_key(data, registration)?)
@@ -144,11 +147,11 @@ impl Session {
         .map(drop)
     }
 
-    /// Serves memory that the host cannot access. UCX moves the bytes directly if it can, otherwise
-    /// through the staging buffer.
+    /// Opens device memory that the host cannot access for the peer. UCX accesses it directly if
+    /// possible. Otherwise it is staged.
     fn serve_device_memory(&self, request: u64, memory: Arc<Memory>) -> Result<()> {
-        // The stager is needed even if UCX moves the memory, because small accesses travel in
-        // messages.
+        // The stager is needed even if UCX accesses the memory directly, because small writes with
+        // a signal travel in messages.
         let stager = self.stager()?;
         let len = memory.len() as u64;
         if let Some(registration) = self.register_device_memory(&memory) {
@@ -184,7 +187,7 @@ impl Session {
         .map(drop)
     }
 
-    /// Returns UCX's registration of memory that the host cannot access, or `None` if the memory
+    /// Registers device memory that the host cannot access with UCX. Returns `None` if the memory
     /// must be staged.
     fn register_device_memory(&self, memory: &Memory) -> Option<Registration> {
         let data = self.data.as_ref()?;
@@ -218,7 +221,7 @@ impl Session {
             completed: past.reached,
             failures: &failures,
         })?;
-        // The reply has been sent, so a later failure is reported by a message about the event.
+        // The reply was already sent, so `await_next` reports a failure in a separate message.
         self.await_next(&event, id, next, past.is_abandoned);
         if !self.state().served.contains_key(&id) {
             // The peer has closed the event already.
@@ -227,17 +230,18 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the next signal of an event that is open for the peer. Reports the event as
-    /// abandoned if no signal follows.
+    /// Starts to wait for signal `next` of an event that is open for the peer. If no signal follows
+    /// or the wait cannot start, reports the event as abandoned.
     fn await_next(&self, event: &Event, id: u32, next: u64, is_abandoned: bool) {
-        // If this side cannot wait for the signal, the peer must learn it, because its waiters
-        // would wait forever.
+        // If this side cannot wait for the signal, it must tell the peer. Otherwise waits for the
+        // mirror would never end.
         if is_abandoned || self.notifier.add(event, next, id.into()).is_err() {
             let _ = self.say(&Message::Abandoned { id });
         }
     }
 
-    /// Registers an object and sends its number to the peer.
+    /// Assigns a number to an object that was opened for the peer, and sends the reply that
+    /// `message` creates from the number.
     fn serve<'a>(&self, served: Served, message: impl FnOnce(u32) -> Message<'a>) -> Result<u32> {
         let mut state = self.state();
         if let Err(error) = state.check_alive().and_then(|()| state.check_room()) {
@@ -246,7 +250,7 @@ impl Session {
             return Err(error);
         }
         let id = state.next_served;
-        // The numbers wrap around after about four billion opens. Numbers in use are skipped.
+        // The numbers wrap around after about four billion opens. Skip numbers that are in use.
         state.next_served = id.checked_add(1).unwrap_or(1);
         while state.served.contains_key(&state.next_served) {
             state.next_served = state.next_served.checked_add(1).unwrap_or(1);
@@ -278,7 +282,7 @@ impl Session {
         }
     }
 
-    /// Starts to open a handle. The reply is sent later.
+    /// Starts to open a handle for the peer. The reply is sent later.
     pub(crate) fn begin_open(
         &self,
         request: u64,
@@ -289,7 +293,7 @@ impl Session {
         self.begin_to(request, Wanted::Handle { read_only, handle })
     }
 
-    /// Starts to look up a name. The reply is sent later.
+    /// Starts to look up a name for the peer. The reply is sent later.
     pub(crate) fn begin_open_name(&self, request: u64, name: &str) -> Result<(), &'static str> {
         self.begin_to(request, Wanted::Name(name.to_owned()))
     }
@@ -302,7 +306,7 @@ impl Session {
             }
             state.opening += 1;
         }
-        // The channel's capacity is the limit of `opening`, so sending does not fail.
+        // The channel's capacity equals the limit for `opening`, so sending does not fail.
         self.opening
             .try_send(OpenRequest { request, wanted })
             .map_err(|_| "too many opens")
@@ -315,14 +319,14 @@ impl Session {
         Ok(())
     }
 
-    /// Signals an event for the peer.
+    /// Signals a local event on the peer's behalf, and replies with the signal's number.
     pub(crate) fn signal_served(&self, request: u64, id: u32) -> Result<(), &'static str> {
         let event = self.served_event(id)?;
-        self.answer(request, event.signal().map_err(Error::from));
+        self.reply(request, event.signal().map_err(Error::from));
         Ok(())
     }
 
-    /// Writes memory and then signals an event for the peer.
+    /// Writes bytes to local memory and then signals a local event, on the peer's behalf.
     pub(crate) fn write_and_signal_served(
         &self,
         request: u64,
@@ -344,11 +348,11 @@ impl Session {
             });
         }
         let written = to_bytes(&memory.0, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
-        self.answer(request, written.and_then(|()| Ok(event.signal()?)));
+        self.reply(request, written.and_then(|()| Ok(event.signal()?)));
         Ok(())
     }
 
-    pub(super) fn answer(&self, request: u64, result: Result<u64>) {
+    pub(super) fn reply(&self, request: u64, result: Result<u64>) {
         match result {
             Ok(value) => drop(self.say(&Message::Done { request, value })),
             Err(error) => self.refuse(request, &error),
@@ -362,7 +366,8 @@ impl Session {
         }
     }
 
-    /// Returns memory that is open for the peer, and whether the host cannot access the memory.
+    /// Returns memory that is open for the peer, and whether it is device memory that the host
+    /// cannot access.
     fn served_memory(&self, id: u32) -> Result<(Arc<Memory>, bool), &'static str> {
         match self.state().served.get(&id) {
             Some(Served::Memory {
@@ -374,7 +379,7 @@ impl Session {
         }
     }
 
-    /// Reads memory for the peer.
+    /// Reads local memory on the peer's behalf, and replies with the bytes.
     pub(crate) fn read_served(
         &self,
         request: u64,
@@ -394,15 +399,15 @@ impl Session {
             }
         };
         let read = to_bytes(&memory, offset).and_then(|(at, from)| {
-            let mut bytes = answer_bytes(len)?;
+            let mut bytes = reply_bytes(len)?;
             from.read(at, &mut bytes)?;
             Ok(bytes)
         });
-        self.answer_read(request, read);
+        self.reply_read(request, read);
         Ok(())
     }
 
-    pub(super) fn answer_read(&self, request: u64, read: Result<Vec<u8>>) {
+    pub(super) fn reply_read(&self, request: u64, read: Result<Vec<u8>>) {
         match read {
             Ok(bytes) => drop(self.say(&Message::Data {
                 request,
@@ -412,7 +417,7 @@ impl Session {
         }
     }
 
-    /// Writes memory for the peer.
+    /// Writes bytes to local memory on the peer's behalf.
     pub(crate) fn write_served(
         &self,
         request: u64,
@@ -434,11 +439,11 @@ impl Session {
             }
         };
         let written = to_bytes(&memory, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
-        self.answer(request, written.map(|()| 0));
+        self.reply(request, written.map(|()| 0));
         Ok(())
     }
 
-    /// Copies between memory and the staging buffer for the peer.
+    /// Starts a copy between local memory and the staging buffer, on the peer's behalf.
     pub(crate) fn stage_served(
         &self,
         request: u64,
@@ -461,7 +466,7 @@ impl Session {
         }
     }
 
-    /// Reports finished signals to the peer.
+    /// Reports finished signals of all open events to the peer.
     pub(crate) fn tell_signals(&self) {
         while !self.has_told_enough() {
             let Some(notification) = self.notifier.next() else {
@@ -477,7 +482,7 @@ impl Session {
                 let _ = self.say(&Message::Abandoned { id });
                 continue;
             }
-            // Report all signals that have finished by now in one message.
+            // Report all signals that have finished by now together.
             let completed = event.completed().max(awaited);
             let past = Past::of(&event, awaited, completed, &mut may_wait);
             for (first, count, why) in &past.failures {
@@ -504,8 +509,8 @@ impl Session {
         }
     }
 
-    /// Returns an event that is open for the peer, the number of the signal that this side waits
-    /// for, and whether the link's thread may wait for an abandonment.
+    /// Returns an event that is open for the peer, the number of the signal for which this side
+    /// waits, and whether the link's thread may wait for an abandonment.
     fn awaited(&self, id: u32) -> Option<(Event, u64, bool)> {
         match self.state().served.get(&id) {
             Some(Served::Event {
@@ -535,7 +540,7 @@ fn to_bytes(memory: &Memory, offset: u64) -> Result<(usize, SharedBytes<'_>)> {
     Ok((offset, memory.bytes()?))
 }
 
-/// Returns the registration. If its key is too long for a message, ends the registration and fails.
+/// Checks that a registration's key fits into a message. Otherwise ends the registration and fails.
 pub(super) fn check_key(data: &DataPath, registration: Registration) -> Result<Registration> {
     if registration.key.len() > MAX_BLOB {
         data.unregister(&registration);

@@ -1,5 +1,5 @@
-//! The owner's staging buffer: host memory through which the peer accesses memory that the host
-//! cannot access, such as GPU memory. A dedicated thread copies between the buffer and that memory.
+//! The owner's staging buffer: host memory through which the peer accesses device memory that the
+//! host cannot access. A dedicated thread copies between the buffer and that memory.
 
 use super::data::DataPath;
 use super::serve::check_key;
@@ -7,7 +7,7 @@ use super::session::Session;
 use super::thread;
 use crate::control::message::MAX_DATA;
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_STAGING, STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
+use crate::tuning::{STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
 use crate::ucx::worker::Registration;
 use crosshandle::handle::Bounded;
 use crosshandle::{
@@ -16,16 +16,19 @@ use crosshandle::{
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 
-/// A staging buffer.
+/// Maximum number of accesses that wait for the staging thread. Each access has up to 256 KiB. If
+/// the peer requests more, the link ends.
+const MAX_STAGING: usize = 512;
+
 pub(crate) struct Stager {
-    /// The parts that UCX moves, followed by room for the bytes of one message.
+    /// The parts that UCX transfers, followed by room for the bytes of one message.
     buffer: Memory,
     /// UCX's registration of the buffer. `None` without UCX.
     registration: Option<Registration>,
     jobs: SyncSender<Job>,
 }
 
-/// A copy that the staging thread must do.
+/// A copy for the staging thread.
 pub(crate) enum Job {
     Read {
         request: u64,
@@ -40,7 +43,7 @@ pub(crate) enum Job {
         bytes: Vec<u8>,
         signal: Option<Event>,
     },
-    /// Copies between memory and the buffer.
+    /// Copies between memory and the staging buffer.
     Stage {
         request: u64,
         memory: Arc<Memory>,
@@ -51,7 +54,7 @@ pub(crate) enum Job {
     },
 }
 
-/// Allocates host memory for copies from and to a device.
+/// Allocates host memory for copies to and from a device.
 pub(crate) fn host_memory(context: &Context, len: usize) -> Result<Memory> {
     Ok(context.allocate_with(AllocationOptions::new(len).kind(MemoryKind::Host))?)
 }
@@ -66,8 +69,8 @@ impl Stager {
         let registration = match data {
             Some(data) => {
                 let bytes = buffer.bytes()?;
-                // SAFETY: the stager keeps the buffer alive. `stop_staging` ends the registration
-                // before the session drops the stager.
+                // SAFETY: the buffer has at least `staged` bytes, and the stager keeps it alive.
+                // `stop_staging` ends the registration before the session drops the stager.
                 let made = unsafe { data.register(bytes.as_ptr(), staged, true)? };
                 Some(check_key(data, made)?)
             }
@@ -80,18 +83,18 @@ impl Stager {
         })
     }
 
-    /// Returns the buffer's address for the peer, or 0 without UCX.
+    /// Returns the buffer's address in this process, or 0 without UCX.
     pub(super) fn address(&self) -> u64 {
         self.registration.as_ref().map_or(0, |made| made.address)
     }
 
-    /// Returns the buffer's key for the peer. The key is empty without UCX.
+    /// Returns UCX's key for the buffer. The key is empty without UCX.
     pub(super) fn key(&self) -> &[u8] {
         self.registration.as_ref().map_or(&[], |made| &made.key)
     }
 
-    /// Returns the size in bytes of the buffer that the peer may use. Without UCX, the peer only
-    /// learns from this number that the memory is staged.
+    /// Returns the size in bytes of the part of the buffer that the peer may use. Without UCX, this
+    /// number only tells the peer that the memory is staged.
     pub(super) fn len(&self) -> u32 {
         (STAGING_PART * STAGING_PARTS) as u32
     }
@@ -108,7 +111,7 @@ impl Stager {
     }
 }
 
-/// Returns the offset in the buffer of the room for messages.
+/// Returns the offset in the buffer at which the room for a message starts.
 fn place(buffer: &Memory) -> usize {
     buffer.len() - MAX_DATA
 }
@@ -122,8 +125,8 @@ impl Session {
         let queue = self.context.create_queue()?;
         let (sender, jobs) = sync_channel(MAX_STAGING);
         let stager = Arc::new(Stager::new(&self.context, self.data.as_deref(), sender)?);
-        // The thread ends when the stager is dropped. It is started before other threads can find
-        // the stager, so that a failure to start leaves no stager behind.
+        // The thread ends when the stager is dropped. Start it before other threads can find the
+        // stager, so that no stager remains if the thread cannot start.
         let (session, copies) = (self.weak(), Arc::downgrade(&stager));
         let started = thread::start("xhl-stage", move || {
             stage_all(&session, &copies, &queue, &jobs);
@@ -149,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Starts a copy. The reply is sent later.
+    /// Passes a copy to the staging thread. The reply is sent later.
     pub(super) fn begin_job(&self, job: Job) -> Result<(), &'static str> {
         let stager = self.state().stager.clone();
         let stager = stager.ok_or("it stages memory that needs no staging")?;
@@ -160,10 +163,10 @@ impl Session {
     }
 }
 
-/// The staging thread: copies for the peer until the link ends.
+/// The main function of the staging thread. It processes copies for the peer until the link ends.
 fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs: &Receiver<Job>) {
-    // Whether a copy has timed out. Such a copy may still happen, so the buffer and the queue must
-    // not be used again.
+    // Whether a copy has timed out. Such a copy may still access the buffer later, so the buffer
+    // and the queue must not be used again.
     let mut is_broken = false;
     while let Ok(job) = jobs.recv() {
         let (Some(session), Some(stager)) = (session.upgrade(), stager.upgrade()) else {
@@ -192,12 +195,12 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
                 len,
             } => {
                 let read = range(&memory, offset, len as usize).and_then(|from| {
-                    let mut bytes = answer_bytes(len)?;
+                    let mut bytes = reply_bytes(len)?;
                     copied(Command::copy(from, message_part(buffer, bytes.len())?))?;
                     buffer.read(place(buffer), &mut bytes)?;
                     Ok(bytes)
                 });
-                session.answer_read(request, read);
+                session.reply_read(request, read);
             }
             Job::Write {
                 request,
@@ -214,7 +217,7 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
                         None => 0,
                     })
                 });
-                session.answer(request, written);
+                session.reply(request, written);
             }
             Job::Stage {
                 request,
@@ -232,14 +235,14 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
                     })?;
                     Ok(0)
                 });
-                session.answer(request, staged);
+                session.reply(request, staged);
             }
         }
     }
 }
 
-/// Allocates memory for the bytes of a reply to a read.
-pub(super) fn answer_bytes(len: u32) -> Result<Vec<u8>> {
+/// Allocates a zeroed buffer for the reply to a read. Fails if a message cannot carry `len` bytes.
+pub(super) fn reply_bytes(len: u32) -> Result<Vec<u8>> {
     let bytes = Bounded::<MAX_DATA>::new(len).and_then(Bounded::zeros);
     bytes.ok_or_else(|| Error::invalid("one message cannot carry that many bytes"))
 }

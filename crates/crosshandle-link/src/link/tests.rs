@@ -1,11 +1,12 @@
-//! Tests with a hostile peer, which authenticates itself and then breaks the protocol.
+//! Tests with a hostile peer, which authenticates itself and then violates the protocol.
 
 use super::{Link, listener::Listener, thread};
 use crate::control::channel::Channel;
 use crate::control::handshake::{self, Greeted};
-use crate::control::message::{Hello, MAX_DATA, Message, SessionId};
+use crate::control::message::{Hello, MAX_DATA, Message, NamedPart, SessionId, write_parts};
 use crate::tuning::{MAX_ASKED, MAX_LOOKED_AT, MAX_READING, MAX_TOLD};
 use crate::{Data, Error, Identity, LinkOptions, Token};
+use crosshandle::adapter_support::Deadline;
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, Device};
 use std::collections::HashMap;
@@ -38,16 +39,16 @@ impl Owner {
         }
     }
 
-    /// Links the owner with a peer whose messages the test sends itself.
+    /// Creates a link to a peer whose messages the test sends itself.
     fn link(&self) -> (Channel, Link) {
         self.link_and_say(&[])
     }
 
-    /// Makes a link as [`link`](Self::link) does. The peer sends `frames` together with its
+    /// Creates a link like [`link`](Self::link). The peer sends `frames` together with its
     /// greeting.
     fn link_and_say(&self, frames: &[u8]) -> (Channel, Link) {
         let greeted = self.greet([0; 16], 0, 0, frames).unwrap();
-        let link = self.listener.accept(Some(LIMIT)).unwrap();
+        let link = self.listener.accept_timeout(LIMIT).unwrap();
         (greeted.into_channel().unwrap(), link)
     }
 
@@ -58,7 +59,7 @@ impl Owner {
         attempt: u32,
         frames: &[u8],
     ) -> Result<Greeted, Error> {
-        let deadline = crosshandle::adapter_support::Deadline::after(LIMIT);
+        let deadline = Deadline::after(LIMIT);
         let peer: Arc<str> = "the hostile one".into();
         let socket = thread::connect_to(self.listener.local_address(), deadline).unwrap();
         let hello = Hello {
@@ -76,7 +77,7 @@ impl Owner {
         Ok(greeted)
     }
 
-    /// Makes a link, sends frames until the link has ended, and returns the reason of the end.
+    /// Creates a link, sends frames until the link has ended, and returns the reason for the end.
     fn attack(&self, mut frames: impl Iterator<Item = Vec<u8>>) -> String {
         let (mut channel, link) = self.link();
         let start = Instant::now();
@@ -87,7 +88,7 @@ impl Owner {
             }
             assert!(start.elapsed() < LIMIT, "the link goes on");
             let is_full = channel.flush().unwrap_or(false);
-            // Messages of the owner are discarded.
+            // Discard messages from the owner.
             channel.fill();
             while let Ok(Some(_)) = channel.next_frame() {}
             match frames.next() {
@@ -97,11 +98,11 @@ impl Owner {
         }
     }
 
-    /// Checks that a link with an honest host works.
+    /// Checks that a link to an honest host still works.
     fn check(&self) {
         let address = self.listener.local_address();
         let link = Link::connect(address, &self.context, &self.options).unwrap();
-        let _other = self.listener.accept(Some(LIMIT)).unwrap();
+        let _other = self.listener.accept_timeout(LIMIT).unwrap();
         let memory = self.context.allocate(100).unwrap();
         let remote = link.open_memory(&memory.handle().unwrap()).unwrap();
         remote.write(0, b"honest").unwrap();
@@ -179,7 +180,8 @@ fn whoever_breaks_the_protocol_ends_the_link_alone() {
     }
     let ended = owner.attack(std::iter::once(Message::Bye { why: "enough" }.encode()));
     assert!(ended.contains("enough"), "{ended}");
-    // An invalid handle is refused, and the link continues. Too many opens at once end the link.
+    // The owner rejects an invalid handle, and the link continues. Too many opens at once end the
+    // link.
     let (mut channel, link) = owner.link();
     channel.queue(&open.encode());
     let start = Instant::now();
@@ -238,7 +240,7 @@ fn whoever_asks_for_more_than_it_takes_is_cut_off() {
     owner.check();
 }
 
-/// Sends pending output, and waits up to `LIMIT` for the next message of the owner.
+/// Sends pending output, and waits at most `LIMIT` for the next message from the owner.
 fn next_frame(channel: &mut Channel) -> Vec<u8> {
     let start = Instant::now();
     loop {
@@ -262,9 +264,9 @@ fn open(handle: &[u8; HANDLE_SIZE]) -> Vec<u8> {
     .encode()
 }
 
-/// Connections are replaced while the owner handles messages of the previous connection. Each
-/// message is handled once. The keep-alive is an hour, so that nothing else makes the link's thread
-/// act.
+/// Connections are replaced while the owner handles messages from the previous connection. Each
+/// message must be handled exactly once. The keep-alive is an hour, so that no timer wakes the
+/// link's thread.
 #[test]
 fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
     const ROUNDS: u32 = 40;
@@ -285,12 +287,12 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
         *received += u64::from(message.is_sequenced());
         if let Message::Done { request, value } = message {
             done += 1;
-            // Replies come in order, each with its own number.
+            // Replies arrive in order, each with the number of its request.
             assert_eq!((request, value), (done + 1, done));
         }
         done
     };
-    // Messages that the peer has sent and the owner may not have handled yet.
+    // Messages that the peer has sent, but that the owner may not have handled yet.
     let mut unconfirmed: std::collections::VecDeque<Vec<u8>> = [Vec::new()].into();
     let mut confirmed = 0;
     for round in 1..=ROUNDS {
@@ -322,7 +324,7 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
     assert_eq!(event.submitted(), all);
     assert!(link.ended().is_none(), "{:?}", link.ended());
 
-    // A connection attempt with an old number is refused, and the current connection stays.
+    // An attempt to reconnect with an old number is rejected, and the current connection stays.
     assert!(owner.greet(session, 0, ROUNDS, &[]).is_err());
     assert!(owner.greet(session, 0, 1, &[]).is_err());
     let request = 2 + all;
@@ -343,7 +345,7 @@ fn what_comes_with_the_greeting_is_handled() {
         Message::decode(&frame),
         Ok(Message::Event { completed: 0, .. })
     ));
-    // The same applies when a connection is replaced.
+    // The same must hold when a connection is replaced.
     let session = link.session().id;
     let signal = Message::Signal { request: 2, id: 1 }.encode();
     let greeted = owner.greet(session, 1, 1, &signal).unwrap();
@@ -356,13 +358,13 @@ fn what_comes_with_the_greeting_is_handled() {
     ));
 }
 
-/// A peer that never confirms gets only some of the reports, and costs a limited amount of memory.
-/// When it confirms, it gets the other reports.
+/// A peer that never confirms gets only some of the reports, so it makes the owner use only a
+/// limited amount of memory. When the peer confirms, it gets the remaining reports.
 #[test]
 fn who_never_confirms_is_kept_little_for() {
     let owner = Owner::new();
     let (mut channel, link) = owner.link();
-    // With many events, the link's thread makes many reports each time that it runs.
+    // With many events, the link's thread sends many reports each time it runs.
     let events: [_; 128] = std::array::from_fn(|_| owner.context.create_event().unwrap());
     let (mut received, mut told) = (0, HashMap::new());
     for event in &events {
@@ -411,7 +413,7 @@ fn who_never_confirms_is_kept_little_for() {
     assert!(link.ended().is_none());
 }
 
-/// The link ends if the peer gives two open events the same number.
+/// The link ends if the peer assigns the same number to two open events.
 #[test]
 fn two_events_with_one_number_end_the_link() {
     let owner = Owner::new();
@@ -447,11 +449,11 @@ fn two_events_with_one_number_end_the_link() {
     assert!(waited.is_peer_dead(), "{waited}");
 }
 
-/// Makes a link with two honest sides, and returns both.
+/// Creates a link with two honest sides, and returns both sides.
 fn honest(owner: &Owner) -> (Link, Link) {
     let address = owner.listener.local_address();
     let link = Link::connect(address, &owner.context, &owner.options).unwrap();
-    let other = owner.listener.accept(Some(LIMIT)).unwrap();
+    let other = owner.listener.accept_timeout(LIMIT).unwrap();
     (link, other)
 }
 
@@ -566,9 +568,10 @@ fn a_new_connection_makes_room() {
     asks.join().unwrap();
 }
 
-/// Further reads wait, so that the peer never has more unconfirmed replies than it allows.
+/// Reads beyond the limit wait, so that the peer never has more unconfirmed replies than it
+/// permits.
 #[test]
-fn reads_wait_for_their_answers() {
+fn reads_wait_for_their_replies() {
     const READS: usize = MAX_READING / MAX_DATA + 50;
     let owner = Owner::new();
     let (mut channel, link) = owner.link();
@@ -587,13 +590,13 @@ fn reads_wait_for_their_answers() {
     wait_until_full(&link);
     assert!(!asks.is_finished());
     let bytes = vec![0; MAX_DATA];
-    let mut answered = 0;
-    while answered < READS {
+    let mut replied = 0;
+    while replied < READS {
         let frame = next_frame(&mut channel);
         if let Message::Read { request, .. } = Message::decode(&frame).unwrap() {
             let bytes = &bytes[..];
             channel.queue(&Message::Data { request, bytes }.encode());
-            answered += 1;
+            replied += 1;
         }
     }
     asks.join().unwrap();
@@ -622,8 +625,12 @@ fn claim(channel: &mut Channel, len: u64) {
     let Ok(Message::Open { request, .. }) = Message::decode(&frame) else {
         panic!("it asks for something else");
     };
+    claim_for(channel, request, len);
+}
+
+fn claim_for(channel: &mut Channel, request: u64, len: u64) {
     let (id, address, staging, key) = (7, 0, 0, &[][..]);
-    let answer = Message::Memory {
+    let reply = Message::Memory {
         request,
         id,
         len,
@@ -631,12 +638,12 @@ fn claim(channel: &mut Channel, len: u64) {
         staging,
         key,
     };
-    channel.queue(&answer.encode());
+    channel.queue(&reply.encode());
     let _ = channel.flush();
 }
 
-/// A handle contains the length of its memory. If the peer claims another length, the open fails,
-/// and nothing is allocated for the claimed length.
+/// A handle contains the length of its memory. If the peer claims another length, opening the
+/// memory fails, and no memory is allocated for the claimed length.
 #[test]
 fn claimed_lengths_are_checked_against_the_handle() {
     let owner = Owner::new();
@@ -660,24 +667,68 @@ fn claimed_lengths_are_checked_against_the_handle() {
     assert_eq!(opens.join().unwrap().unwrap().len(), 4096);
 }
 
-/// No call waits longer than its timeout for a peer that has stopped. Every public function with a
-/// timeout has a row here.
+/// The peer claims many parts, and replies late for each of them.
+#[test]
+fn one_deadline_covers_all_parts_of_a_name() {
+    const PARTS: usize = 20;
+    const TIMEOUT: Duration = Duration::from_millis(600);
+    let owner = Owner::new();
+    let memory = owner.context.allocate(4096).unwrap();
+    let handle = memory.handle_read_only().unwrap();
+    let (mut channel, link) = owner.link();
+    let opener = link.clone();
+    let opens =
+        std::thread::spawn(move || opener.open_name_until("name", Deadline::after(TIMEOUT)));
+    let frame = next_frame(&mut channel);
+    let Ok(Message::OpenName { request, .. }) = Message::decode(&frame) else {
+        panic!("it asks for something else");
+    };
+    let part = NamedPart {
+        role: "part",
+        device: "host",
+        handle: handle.as_bytes(),
+    };
+    let parts = write_parts(vec![part; PARTS]).unwrap();
+    let (version, parts) = (1, &parts[..]);
+    let name = Message::Name {
+        request,
+        version,
+        parts,
+    };
+    channel.queue(&name.encode());
+    while !opens.is_finished() {
+        let _ = channel.flush();
+        channel.fill();
+        let frame = channel.next_frame().unwrap();
+        if let Some(Ok(Message::Open { request, .. })) = frame.as_deref().map(Message::decode) {
+            std::thread::sleep(TIMEOUT / 4);
+            claim_for(&mut channel, request, 4096);
+        }
+        std::thread::yield_now();
+    }
+    let error = opens.join().unwrap().unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+    assert!(link.ended().is_none());
+}
+
+/// No call waits longer than its timeout for a stopped peer. Each public function with a timeout
+/// must have a row here.
 #[test]
 fn no_call_waits_longer_for_a_stopped_host() {
     const TIMEOUT: Duration = Duration::from_millis(200);
     const LATENESS: Duration = Duration::from_secs(1);
     let measured = [
         // A host has connected and sends nothing, not even its identity.
-        ("accept", {
+        ("accept_timeout", {
             let owner = Owner::new();
             let address = owner.listener.local_address();
             let _silent = std::net::TcpStream::connect(address).unwrap();
             let start = Instant::now();
-            let error = owner.listener.accept(Some(TIMEOUT)).unwrap_err();
+            let error = owner.listener.accept_timeout(TIMEOUT).unwrap_err();
             assert!(error.is_timeout(), "{error}");
             start.elapsed()
         }),
-        // The peer has linked and is silent from now on.
+        // The peer has linked, and sends nothing after that.
         ("keep_alive", {
             let owner = Owner::with_keep_alive(TIMEOUT);
             let handle = owner.context.allocate(100).unwrap().handle().unwrap();

@@ -1,7 +1,7 @@
-//! The threads of a link. One thread handles the peer's messages, and one opens handles for the
-//! peer. On the dialling side, a third thread replaces lost connections.
+//! The threads of a link. The first handles the peer's messages, and the second opens handles for
+//! the peer. On the dialling side, a third thread replaces lost connections.
 
-use super::question::Answer;
+use super::request::Reply;
 use super::session::Session;
 use crate::control::handshake;
 use crate::control::message::{Failure, Hello, Message, refusal};
@@ -10,6 +10,7 @@ use crate::tuning::{HANDSHAKE_TIMEOUT, REDIAL_INTERVAL, REDIALS_PER_KEEP_ALIVE};
 use crosshandle::adapter_support::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
 
-/// Starts a thread of the link.
+/// Starts a thread for a link.
 #[expect(
     clippy::disallowed_methods,
     reason = "all threads of a link start here"
@@ -30,7 +31,7 @@ pub(crate) fn start(name: &'static str, run: impl FnOnce() + Send + 'static) -> 
         .map_err(Error::os("starting a thread"))
 }
 
-/// The link's main thread: exchanges messages with the peer until the link ends.
+/// The main function of the link's thread. It exchanges messages with the peer until the link ends.
 pub(crate) fn listen(session: &Arc<Session>) {
     loop {
         if let Err(error) = listen_once(session) {
@@ -65,13 +66,13 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
     let (socket, wants_write) = {
         let state = session.state();
         match &state.channel {
-            // The descriptor is copied, because another thread may replace the connection during
+            // Duplicate the descriptor, because another thread may replace the connection during
             // the poll.
             Some(channel) => (Some(copy(channel)?), state.wants_write()),
             None => (None, false),
         }
     };
-    // While no reports may be sent, the notifier is not polled, and keeps the finished signals.
+    // While no reports may be sent, do not poll the notifier. It keeps the finished signals.
     let tells = match session.has_told_enough() {
         true => PollFlags::empty(),
         false => PollFlags::IN,
@@ -121,7 +122,7 @@ fn copy(channel: &impl AsFd) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(channel, 0).map_err(Error::os("copying a descriptor"))
 }
 
-/// Sends as many bytes as the socket accepts, and handles the received messages.
+/// Sends as many bytes as the socket accepts, and handles all received messages.
 fn exchange(session: &Session) -> Result<()> {
     session.exchange()?;
     while session.handle_next(|message| handle(session, message))? {}
@@ -166,14 +167,14 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             key,
         } => {
             let key = key.to_vec();
-            let answer = Answer::Memory {
+            let reply = Reply::Memory {
                 id,
                 len,
                 address,
                 staging,
                 key,
             };
-            session.answered(request, Ok(answer))
+            session.replied(request, Ok(reply))
         }
         Message::Event {
             request,
@@ -182,12 +183,12 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             failures,
         } => {
             let failures = failures.to_vec();
-            let answer = Answer::Event {
+            let reply = Reply::Event {
                 id,
                 completed,
                 failures,
             };
-            session.answered(request, Ok(answer))
+            session.replied(request, Ok(reply))
         }
         Message::OpenName { request, name } => session.begin_open_name(request, name),
         Message::Name {
@@ -196,7 +197,7 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             parts,
         } => {
             let parts = parts.to_vec();
-            session.answered(request, Ok(Answer::Name { version, parts }))
+            session.replied(request, Ok(Reply::Name { version, parts }))
         }
         Message::Stage {
             request,
@@ -206,12 +207,12 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             at,
             len,
         } => session.stage_served(request, id, into_memory, offset, at, len),
-        Message::Done { request, value } => session.answered(request, Ok(Answer::Done(value))),
+        Message::Done { request, value } => session.replied(request, Ok(Reply::Done(value))),
         Message::Data { request, bytes } => {
-            session.answered(request, Ok(Answer::Data(bytes.to_vec())))
+            session.replied(request, Ok(Reply::Data(bytes.to_vec())))
         }
         Message::Refused { request, why } => {
-            session.answered(request, Err(Error::Refused(why.into())))
+            session.replied(request, Err(Error::Refused(why.into())))
         }
         Message::Reached { id, number } => {
             session.with_mirror(id, |mirror| mirror.reach(number));
@@ -230,7 +231,7 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             session.with_mirror(id, |mirror| mirror.abandon());
             Ok(())
         }
-        // The link's thread connects to this address before it sleeps again.
+        // The link's thread connects to the offered address before it sleeps again.
         Message::Address {
             generation,
             address,
@@ -245,7 +246,7 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
     .map_err(Error::Protocol)
 }
 
-/// Dials again until a connection succeeds or the link ends.
+/// Dials again until a new connection works or the link ends.
 fn dial_again(session: &Arc<Session>) {
     let Some(dial) = &session.dial else { return };
     let hello = Hello {
@@ -257,8 +258,8 @@ fn dial_again(session: &Arc<Session>) {
         refusal: 0,
         attempt: 0,
     };
-    // Timeouts grow up to this value, because the network may have become slower since the link was
-    // made.
+    // The timeouts grow up to this value, because the network may have become slower since the link
+    // was created.
     let max_timeout = dial
         .timeout
         .max(session.keep_alive / REDIALS_PER_KEEP_ALIVE);
@@ -297,16 +298,21 @@ fn dial_again(session: &Arc<Session>) {
 }
 
 pub(crate) fn connect_to(address: SocketAddr, deadline: Deadline) -> Result<TcpStream> {
-    let left = deadline.remaining_within(HANDSHAKE_TIMEOUT);
-    if left.is_zero() {
-        return Err(Error::TimedOut("connecting"));
+    loop {
+        let left = deadline.remaining_within(HANDSHAKE_TIMEOUT);
+        if left.is_zero() {
+            return Err(Error::TimedOut("connecting"));
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            connected => return connected.map_err(Error::os("connecting to the remote host")),
+        }
     }
-    TcpStream::connect_timeout(&address, left).map_err(Error::os("connecting to the remote host"))
 }
 
 const NO_SESSION: &str = "it has ended the link, or was restarted";
 
-/// Returns the error for a greeting that contains a refusal.
+/// Returns the error for a greeting that rejects this side.
 pub(crate) fn refused(peer: &Arc<str>, reason: u8) -> Error {
     let why = match reason {
         refusal::NO_SESSION => NO_SESSION,

@@ -1,4 +1,4 @@
-//! Memory of the remote host.
+//! Memory on the remote host.
 
 mod local;
 pub(crate) mod ring;
@@ -8,9 +8,9 @@ use crate::control::message::Message;
 use crate::error::{Error, Result};
 use crate::event::{PendingSignal, RemoteEvent};
 use crate::link::data::{Direction, Piece};
-use crate::link::question::Answer;
+use crate::link::request::Reply;
 use crate::link::{Link, close_object};
-use crate::tuning::{MAX_WITH_SIGNAL, STAGING_PARTS};
+use crate::tuning::STAGING_PARTS;
 use crosshandle::{Access, Command, MemoryHandle, MemoryRange, adapter_support::Deadline};
 use local::Local;
 use std::fmt;
@@ -18,14 +18,17 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use transfer::Opened;
 
-/// Maximum length of another host's memory in bytes. No processor has a larger address space.
+/// Maximum number of bytes that `write_and_signal` sends in the same message as the signal.
+const MAX_WITH_SIGNAL: usize = 16 << 10;
+
+/// Maximum length in bytes of memory on another host. No processor has a larger address space.
 pub(crate) const MAX_LEN: u64 = 1 << 57;
 
-/// A range of memory of the remote host. It can be read and written but not mapped. Dropping the
-/// last range closes the memory.
+/// A range of memory on the remote host. A program can read, write and copy it, but cannot map it.
+/// Dropping the last range in a memory closes the memory.
 ///
 /// A range is cheap to clone, and any thread may use it. When a write has returned or a command
-/// that writes has completed, the bytes are at the remote host. Any process that sees a later
+/// that writes has completed, the bytes are in the remote memory. Any process that has seen a later
 /// signal also sees the bytes.
 #[derive(Clone)]
 pub struct RemoteMemory {
@@ -42,23 +45,23 @@ impl RemoteMemory {
         deadline: Deadline,
     ) -> Result<Self> {
         let session = link.session();
-        let question = session.ask(|request| Message::Open {
+        let pending = session.ask(|request| Message::Open {
             request,
             read_only,
             handle: handle.as_bytes(),
         })?;
-        let Answer::Memory {
+        let Reply::Memory {
             id,
             len,
             address,
             staging,
             key,
-        } = question.wait_until(deadline)?
+        } = pending.wait_until(deadline)?
         else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
-        // The length must be that of the handle. The handle is not trusted either, so its length
-        // must fit into an address space.
+        // The length must equal the length in the handle. The handle is not trusted either, so its
+        // length must fit into an address space.
         if len != handle.len() || len > MAX_LEN {
             close_object(session, id);
             return Err(Error::Protocol(
@@ -99,25 +102,25 @@ impl RemoteMemory {
         })
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the range in bytes.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Returns `true` if the length is 0.
+    /// Returns `true` if the range is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the access that this host has to the memory.
+    /// Returns whether this host may only read the memory, or also write to it.
     pub fn access(&self) -> Access {
         self.opened.access
     }
 
-    /// Returns `true` if the memory is staged: the link cannot access it directly, for example
-    /// because it is GPU memory. A queue of the remote host then copies the bytes between this
-    /// memory and memory that the link can access. Each transfer costs one more copy and one more
-    /// round trip.
+    /// Returns `true` if the memory is staged, which means that the link cannot access it directly,
+    /// for example because it is on a GPU. For staged memory, a queue on the remote host copies the
+    /// bytes to or from memory that the link can access. Each transfer takes one more copy and one
+    /// more round trip.
     pub fn is_staged(&self) -> bool {
         self.opened.staging > 0
     }
@@ -125,7 +128,7 @@ impl RemoteMemory {
     /// Returns a part of this range. Offsets are in bytes from the start of this range.
     ///
     /// # Errors
-    /// Returns [`Error::InvalidArgument`] if the part is not inside.
+    /// Returns [`Error::InvalidArgument`] if the part is not inside this range.
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let start = match range.start_bound() {
             Bound::Included(start) => Some(*start),
@@ -171,31 +174,32 @@ impl RemoteMemory {
     ///
     /// # Errors
     /// Returns [`Error::InvalidArgument`] if the range does not contain all the bytes,
-    /// [`Error::Ended`], or [`Error::Ucx`].
+    /// [`Error::Ended`] if the link has ended, or [`Error::Ucx`] if UCX cannot transfer the bytes.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         self.read_many(&mut [(offset, into)])
     }
 
     /// Copies bytes from `from` into this range, starting at byte `offset`. Returns when the bytes
-    /// are at the remote host.
+    /// are in the remote memory.
     ///
     /// # Errors
-    /// Returns the errors of [`read`](Self::read), and [`Error::ReadOnly`].
+    /// Returns the same errors as [`read`](Self::read), and [`Error::ReadOnly`] if the memory was
+    /// opened read-only.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.write_many(&[(offset, from)])
     }
 
-    /// Copies bytes into this range, starting at byte `offset`, and then signals an event of the
-    /// same link. Any process that sees the signal also sees the bytes. Small writes return at
-    /// once.
+    /// Copies bytes into this range, starting at byte `offset`, and then signals an event that was
+    /// opened through the same link. Any process that has seen the signal also sees the bytes. A
+    /// small write returns at once.
     ///
-    /// Up to 16 KiB travel in one message with the signal. More bytes, and bytes for
-    /// [staged](Self::is_staged) memory, are first written as by [`write`](Self::write), which
-    /// waits until they are at the remote host.
+    /// Up to 16 KiB travel in one message with the signal. If there are more bytes, or if the
+    /// memory is [staged](Self::is_staged), this method first calls [`write`](Self::write), which
+    /// waits until the bytes are in the remote memory.
     ///
     /// # Errors
-    /// Returns the errors of [`write`](Self::write), and [`Error::InvalidArgument`] for an event of
-    /// another link.
+    /// Returns the same errors as [`write`](Self::write), and [`Error::InvalidArgument`] if the
+    /// event was opened through another link.
     pub fn write_and_signal(
         &self,
         offset: usize,
@@ -213,7 +217,7 @@ impl RemoteMemory {
             self.write(offset, from)?;
             return event.start_signal();
         }
-        let question = self
+        let pending = self
             .opened
             .session()
             .ask(|request| Message::WriteAndSignal {
@@ -223,15 +227,15 @@ impl RemoteMemory {
                 offset: self.start + offset as u64,
                 bytes: from,
             })?;
-        Ok(PendingSignal::new(question))
+        Ok(PendingSignal::new(pending))
     }
 
-    /// Copies several pieces from this range, all at the same time. Each piece starts at its own
-    /// offset.
+    /// Copies several pieces from this range at the same time. Each piece is an offset in this
+    /// range and the slice to fill.
     ///
     /// # Errors
-    /// Returns the errors of [`read`](Self::read). After an error the bytes of all pieces are
-    /// arbitrary.
+    /// Returns the same errors as [`read`](Self::read). After an error, all slices contain
+    /// arbitrary bytes.
     pub fn read_many(&self, pieces: &mut [(usize, &mut [u8])]) -> Result<()> {
         for (offset, into) in pieces.iter() {
             self.check(*offset, into.len())?;
@@ -243,7 +247,7 @@ impl RemoteMemory {
                 remote: self.start + *offset as u64,
             });
             let mut pieces: Vec<_> = pieces.collect();
-            // SAFETY: the slices are borrowed until this returns.
+            // SAFETY: the slices stay borrowed until this call returns.
             return unsafe { self.opened.move_pieces(Direction::Get, &mut pieces) };
         }
         for (offset, into) in pieces.iter_mut() {
@@ -252,12 +256,12 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// Copies several pieces into this range, all at the same time. Each piece starts at its own
-    /// offset. Returns when all pieces are at the remote host. If pieces overlap, the bytes that
-    /// they share are arbitrary afterwards.
+    /// Copies several pieces into this range at the same time. Each piece is an offset in this
+    /// range and the bytes to copy. Returns when all pieces are in the remote memory. Where pieces
+    /// overlap, the remote memory then contains arbitrary bytes.
     ///
     /// # Errors
-    /// Returns the errors of [`write`](Self::write).
+    /// Returns the same errors as [`write`](Self::write).
     pub fn write_many(&self, pieces: &[(usize, &[u8])]) -> Result<()> {
         self.check_writable()?;
         for (offset, from) in pieces {
@@ -271,7 +275,7 @@ impl RemoteMemory {
                 remote: self.start + *offset as u64,
             });
             let mut pieces: Vec<_> = pieces.collect();
-            // SAFETY: the slices are borrowed until this returns.
+            // SAFETY: the slices stay borrowed until this call returns.
             return unsafe { self.opened.move_pieces(Direction::Put, &mut pieces) };
         }
         for (offset, from) in pieces {
@@ -280,31 +284,31 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// Makes a command that copies the bytes of `source`, a range on this host, to this range. The
-    /// ranges must have the same length.
+    /// Creates a command that copies `source`, a local range, to this range. Both ranges must have
+    /// the same length.
     ///
     /// Like any command, it runs in the order of its queue, can wait for events, and can signal an
-    /// event. The command completes when the bytes are at the remote host, and keeps `source` and
+    /// event. The command completes when the bytes are in the remote memory. It keeps `source` and
     /// the link alive until then.
     ///
     /// # Errors
-    /// Returns [`Error::InvalidArgument`] for different lengths, or [`Error::ReadOnly`]. Returns
-    /// [`crosshandle::Error::Unsupported`] for device memory that the host cannot access, unless
-    /// the link's context is of that device. With such a context, the memory is first copied to
-    /// host memory, part by part.
+    /// Returns [`Error::InvalidArgument`] if the lengths differ, or [`Error::ReadOnly`] if this
+    /// range is read-only. Returns [`crosshandle::Error::Unsupported`] if `source` is device memory
+    /// that the host cannot access, unless the link's context is on that device. With such a
+    /// context, the command copies the memory to host memory first, part by part.
     pub fn copy_from(&self, source: MemoryRange) -> Result<Command> {
         self.check_writable()?;
         let (this, source) = (self.clone(), self.local(source)?);
         Ok(Command::call(move || source.send(&this.opened, this.start)))
     }
 
-    /// Makes a command that copies the bytes of this range to `destination`, a range on this host.
-    /// The ranges must have the same length. The command behaves like the one that
-    /// [`copy_from`](Self::copy_from) makes.
+    /// Creates a command that copies this range to `destination`, a local range. Both ranges must
+    /// have the same length. The command behaves like a command from
+    /// [`copy_from`](Self::copy_from).
     ///
     /// # Errors
-    /// Returns the errors of [`copy_from`](Self::copy_from), and [`Error::ReadOnly`] for a
-    /// destination that was opened read-only.
+    /// Returns the same errors as [`copy_from`](Self::copy_from), but [`Error::ReadOnly`] if
+    /// `destination` is read-only.
     pub fn copy_to(&self, destination: MemoryRange) -> Result<Command> {
         if destination.access() == Access::ReadOnly {
             return Err(Error::ReadOnly);

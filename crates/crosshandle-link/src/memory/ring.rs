@@ -1,5 +1,5 @@
-//! A ring of host memory through which device memory moves. While the link moves one part, a queue
-//! copies other parts.
+//! A ring of host memory through which device memory is transferred. While the link transfers one
+//! part, a queue copies other parts.
 
 use super::transfer::{Part, Places};
 use crate::error::Result;
@@ -8,7 +8,7 @@ use crate::link::stage::host_memory;
 use crate::tuning::{STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
 use crosshandle::{Command, Context, Event, EventOptions, Memory, MemoryRange, Queue};
 
-/// Host memory for [`STAGING_PARTS`] parts, and the queue that copies from and to it.
+/// Host memory for [`STAGING_PARTS`] parts, and the queue that copies to and from it.
 pub(crate) struct Ring {
     buffer: Memory,
     queue: Queue,
@@ -31,9 +31,9 @@ pub(super) struct Rounds<'a> {
     ring: &'a Ring,
     direction: Direction,
     own: MemoryRange,
-    /// Number of signals of `copied` before this transfer.
+    /// Number of signals that `copied` had before this transfer.
     first: u64,
-    /// Number of copies that were started.
+    /// Number of copies that this transfer has started.
     begun: usize,
 }
 
@@ -48,8 +48,8 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Starts to copy a part into its place in the ring (for `Put`), or out of that place (for
-    /// `Get`).
+    /// Starts to copy a part of the local memory into its place in the ring (for `Put`), or from
+    /// that place (for `Get`).
     fn copy(&mut self, index: usize, start: usize, len: usize) -> Result<()> {
         let place = index % STAGING_PARTS * STAGING_PART;
         let place = self.ring.buffer.range(place..place + len)?;
@@ -63,7 +63,7 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// Waits until the copy of a part has completed.
+    /// Waits until the copy of part `index` has completed.
     fn wait(&self, index: usize) -> Result<()> {
         let number = self.first + index as u64 + 1;
         Ok(self
@@ -72,11 +72,11 @@ impl<'a> Rounds<'a> {
             .wait_value_timeout(number, STAGING_TIMEOUT)?)
     }
 
-    /// Waits until all copies have completed.
+    /// Waits until all copies of this transfer have completed.
     ///
     /// # Errors
-    /// Returns an error if a copy has failed or has timed out. Such a copy may still happen, so the
-    /// ring must not be used again.
+    /// Returns an error if a copy has failed or has timed out. Such a copy may still access the
+    /// ring later, so the ring must not be used again.
     pub(super) fn finish(self) -> Result<()> {
         Ok(self.ring.queue.finish_timeout(STAGING_TIMEOUT)?)
     }
@@ -86,7 +86,7 @@ impl Places for Rounds<'_> {
     fn prepare(&mut self, part: Part) -> Result<*mut u8> {
         match self.direction {
             Direction::Put => {
-                // The previous parts have moved, so their places are free for further copies.
+                // The previous parts were transferred, so their places are free for further copies.
                 let part_len = self.part_len(&part);
                 while self.begun < part.index + STAGING_PARTS {
                     let start = self.begun * part_len;
@@ -98,7 +98,7 @@ impl Places for Rounds<'_> {
                 self.wait(part.index)?;
             }
             Direction::Get => {
-                // The previous part in this place must have been copied out.
+                // Wait until the previous part in this place was copied out.
                 if let Some(before) = part.index.checked_sub(STAGING_PARTS) {
                     self.wait(before)?;
                 }
@@ -117,7 +117,7 @@ impl Places for Rounds<'_> {
 }
 
 impl Rounds<'_> {
-    /// Returns the length of a part. All parts except the last have the same length.
+    /// Returns the length of a transfer's parts. All parts except the last have this length.
     fn part_len(&self, part: &Part) -> usize {
         match part.index {
             0 => part.len,

@@ -1,26 +1,34 @@
-//! The three paths for the bytes of open memory: over UCX, over the control connection, or through
-//! the owner's staging buffer.
+//! The three paths for the contents of remote memory: over UCX, in messages over the control
+//! connection, and over UCX through the owner's staging buffer.
 
 use crate::control::message::{MAX_DATA, Message};
 use crate::error::{Error, Result};
 use crate::link::data::{DataPath, Direction, Piece};
-use crate::link::question::{Answer, Question};
+use crate::link::request::{PendingRequest, Reply};
 use crate::link::session::Session;
-use crate::link::{Inner, close_object};
-use crate::tuning::{PIECES_UNDER_WAY, STAGED_IN_MESSAGES, STAGING_PART, STAGING_PARTS};
+use crate::link::{LinkCore, close_object};
+use crate::tuning::{STAGING_PART, STAGING_PARTS};
 use crosshandle::Access;
 use std::collections::VecDeque;
 use std::slice;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// Open memory of the remote host. Offsets start at its first byte and have been checked.
+/// Maximum number of pieces that one read or write has in flight over TLS.
+const PIECES_UNDER_WAY: usize = 16;
+
+/// Maximum size in bytes of an access to staged memory that uses messages even if UCX is available.
+/// A message takes one round trip instead of two, but it has to be encrypted.
+const STAGED_IN_MESSAGES: usize = 64 << 10;
+
+/// Open memory on the remote host. All methods expect offsets from its first byte that were
+/// checked.
 pub(super) struct Opened {
-    pub(super) link: Arc<Inner>,
+    pub(super) link: Arc<LinkCore>,
     pub(super) id: u32,
-    /// Address of the memory or of the staging buffer, in the owner's process.
+    /// Address of the memory, or of the staging buffer, in the owner's process.
     pub(super) address: u64,
     pub(super) access: Access,
-    /// The data path and the number of the memory's key. `None` without UCX.
+    /// The UCX data path, and the number of the memory's key in it. `None` without UCX.
     pub(super) data: Option<(Arc<DataPath>, u32)>,
     /// Size of the owner's staging buffer in bytes, or 0 if the memory is not staged.
     pub(super) staging: u32,
@@ -45,15 +53,15 @@ impl Opened {
         self.data.is_some() && self.staging == 0
     }
 
-    /// Returns `true` if the bytes of an access travel in messages. This applies to all accesses
-    /// without UCX, and to small accesses to staged memory, because a message takes one round trip
-    /// instead of two.
+    /// Returns `true` if an access of `len` bytes uses messages. This applies to all accesses
+    /// without UCX. It also applies to small accesses to staged memory, because a message takes one
+    /// round trip instead of two.
     fn goes_in_messages(&self, len: usize) -> bool {
         self.data.is_none() || self.staging > 0 && len <= STAGED_IN_MESSAGES
     }
 
-    /// Moves pieces over UCX. `remote` of each piece is an offset from [`address`](Self::address),
-    /// and is replaced by the address itself.
+    /// Transfers pieces over UCX. On entry, `remote` in each piece is an offset from
+    /// [`address`](Self::address). This method replaces it by the address itself.
     ///
     /// # Safety
     /// The caller must uphold the contract of [`DataPath::move_pieces`].
@@ -70,17 +78,17 @@ impl Opened {
         for piece in &mut *pieces {
             piece.remote += self.address;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract for this call.
         let moved = unsafe { data.move_pieces(direction, *key, pieces, &|| session.wake()) };
-        // If the link has ended, report that instead of UCX's error.
+        // If the link has ended, return that error instead of UCX's error.
         moved.map_err(|error| session.state().check_alive().err().unwrap_or(error))
     }
 
-    /// Moves bytes part by part. Each part moves when `places` has prepared it.
+    /// Transfers `len` bytes part by part. `places` provides the local address of each part.
     ///
     /// # Safety
-    /// The caller must ensure that the bytes of each part can be read, and for `Get` written, at
-    /// the address that `places` gives, until the part has moved.
+    /// For each part, the caller must ensure that the memory at the address from `places` can be
+    /// read, and for `Get` written, until the part was transferred.
     pub(super) unsafe fn move_parts(
         &self,
         direction: Direction,
@@ -89,14 +97,14 @@ impl Opened {
         places: &mut dyn Places,
     ) -> Result<()> {
         if self.staging > 0 && !self.goes_in_messages(len) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the same contract for this call.
             return unsafe { self.move_staged(direction, at, len, places) };
         }
         let by_ucx = self.is_direct();
         for part in (0..).map_while(|index| Part::of(len, STAGING_PART, index)) {
             let local = places.prepare(part)?;
             let remote = at + part.start as u64;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the same contract for this call.
             unsafe {
                 match (by_ucx, direction) {
                     (true, _) => {
@@ -116,7 +124,8 @@ impl Opened {
         Ok(())
     }
 
-    /// Moves bytes over UCX.
+    /// Transfers the bytes in `local` over UCX, through the owner's staging buffer if the memory is
+    /// staged.
     ///
     /// # Safety
     /// The caller must uphold the contract of [`DataPath::move_pieces`].
@@ -127,7 +136,7 @@ impl Opened {
         local: &mut Span,
     ) -> Result<()> {
         if self.staging > 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the same contract for this call.
             return unsafe { self.move_staged(direction, at, local.len, local) };
         }
         let piece = Piece {
@@ -135,11 +144,11 @@ impl Opened {
             len: local.len,
             remote: at,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract for this call.
         unsafe { self.move_pieces(direction, &mut [piece]) }
     }
 
-    /// Copies bytes from the remote host.
+    /// Copies bytes from the remote memory, starting at offset `at`, into `into`.
     pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
         if self.goes_in_messages(into.len()) {
             return self.read_in_messages(at, into);
@@ -152,13 +161,13 @@ impl Opened {
         unsafe { self.move_one(Direction::Get, at, &mut local) }
     }
 
-    /// Copies bytes to the remote host.
+    /// Copies bytes from `from` to the remote memory, starting at offset `at`.
     pub(super) fn write(&self, at: u64, from: &[u8]) -> Result<()> {
         if self.goes_in_messages(from.len()) {
             return self.write_in_messages(at, from);
         }
         let mut local = Span {
-            // The pointer is only read from.
+            // UCX only reads through this pointer.
             start: from.as_ptr().cast_mut(),
             len: from.len(),
         };
@@ -166,8 +175,8 @@ impl Opened {
         unsafe { self.move_one(Direction::Put, at, &mut local) }
     }
 
-    /// Locks the staging buffer for one transfer. The owner has one buffer per link, and limits the
-    /// number of waiting requests.
+    /// Locks the owner's staging buffer for one transfer. The owner has one buffer per link, and
+    /// limits the number of waiting requests.
     fn turn(&self) -> Option<MutexGuard<'_, bool>> {
         let turn = || self.session().staging.lock();
         (self.staging > 0).then(|| turn().unwrap_or_else(PoisonError::into_inner))
@@ -175,7 +184,7 @@ impl Opened {
 
     fn read_in_messages(&self, mut at: u64, into: &mut [u8]) -> Result<()> {
         let _turn = self.turn();
-        let mut under_way: VecDeque<(Arc<Question>, &mut [u8])> = VecDeque::new();
+        let mut under_way: VecDeque<(Arc<PendingRequest>, &mut [u8])> = VecDeque::new();
         let mut pieces = into.chunks_mut(MAX_DATA);
         loop {
             let piece = match under_way.len() < PIECES_UNDER_WAY {
@@ -184,21 +193,21 @@ impl Opened {
             };
             if let Some(piece) = piece {
                 let len = piece.len() as u32;
-                let question = self.session().ask(|request| Message::Read {
+                let pending = self.session().ask(|request| Message::Read {
                     request,
                     id: self.id,
                     offset: at,
                     len,
                 })?;
                 at += u64::from(len);
-                under_way.push_back((question, piece));
+                under_way.push_back((pending, piece));
                 continue;
             }
-            let Some((question, piece)) = under_way.pop_front() else {
+            let Some((pending, piece)) = under_way.pop_front() else {
                 return Ok(());
             };
-            match question.wait()? {
-                Answer::Data(bytes) if bytes.len() == piece.len() => piece.copy_from_slice(&bytes),
+            match pending.wait()? {
+                Reply::Data(bytes) if bytes.len() == piece.len() => piece.copy_from_slice(&bytes),
                 _ => return Err(Error::Protocol("its reply does not match the request")),
             }
         }
@@ -206,7 +215,7 @@ impl Opened {
 
     fn write_in_messages(&self, mut at: u64, from: &[u8]) -> Result<()> {
         let _turn = self.turn();
-        let mut under_way: VecDeque<Arc<Question>> = VecDeque::new();
+        let mut under_way: VecDeque<Arc<PendingRequest>> = VecDeque::new();
         let mut pieces = from.chunks(MAX_DATA);
         loop {
             let piece = match under_way.len() < PIECES_UNDER_WAY {
@@ -214,25 +223,25 @@ impl Opened {
                 false => None,
             };
             if let Some(bytes) = piece {
-                let question = self.session().ask(|request| Message::Write {
+                let pending = self.session().ask(|request| Message::Write {
                     request,
                     id: self.id,
                     offset: at,
                     bytes,
                 })?;
                 at += bytes.len() as u64;
-                under_way.push_back(question);
+                under_way.push_back(pending);
                 continue;
             }
-            let Some(question) = under_way.pop_front() else {
+            let Some(pending) = under_way.pop_front() else {
                 return Ok(());
             };
-            wait_until_done(&question)?;
+            wait_until_done(&pending)?;
         }
     }
 
-    /// Moves bytes over UCX through the owner's staging buffer. While one part of the buffer moves,
-    /// the owner copies other parts.
+    /// Transfers bytes over UCX through the owner's staging buffer. While one part of the buffer is
+    /// transferred, the owner copies other parts.
     ///
     /// # Safety
     /// The caller must uphold the contract of [`DataPath::move_pieces`].
@@ -250,7 +259,7 @@ impl Opened {
             ));
         }
         let part_len = (self.staging as usize / STAGING_PARTS).min(STAGING_PART);
-        let mut copies: VecDeque<(Part, Arc<Question>)> = VecDeque::new();
+        let mut copies: VecDeque<(Part, Arc<PendingRequest>)> = VecDeque::new();
         let ask = |part: Part| {
             self.session().ask(|request| Message::Stage {
                 request,
@@ -268,7 +277,7 @@ impl Opened {
                 len: part.len,
                 remote: (part.index % STAGING_PARTS * part_len) as u64,
             };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the same contract for this call.
             unsafe { self.move_pieces(direction, &mut [piece])? };
             places.moved(part)
         };
@@ -278,8 +287,8 @@ impl Opened {
         while result.is_ok() {
             match (direction, Part::of(len, part_len, next)) {
                 (Direction::Put, Some(part)) => {
-                    // Before a place in the buffer is written again, the owner must have copied its
-                    // content to the memory.
+                    // Before this side writes to a place in the buffer again, the owner must have
+                    // copied the place's contents to the memory.
                     if copies.len() == STAGING_PARTS
                         && let Some((_, copy)) = copies.pop_front()
                     {
@@ -308,7 +317,8 @@ impl Opened {
                 }
             }
         }
-        // Wait for the copies of this transfer, so that the next transfer can use the buffer.
+        // Wait for all of the owner's copies for this transfer, so that the next transfer can use
+        // the buffer.
         for (_, copy) in copies {
             is_broken |= is_late(&copy.wait());
         }
@@ -319,11 +329,11 @@ impl Opened {
     }
 }
 
-/// One of the parts in which staged bytes move.
+/// One of the parts into which a transfer is divided.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) index: usize,
-    /// Offset from the first byte of the transfer.
+    /// Offset in bytes from the start of the transfer.
     pub(super) start: usize,
     pub(super) len: usize,
 }
@@ -339,16 +349,15 @@ impl Part {
     }
 }
 
-/// The local side of a transfer. It provides the address of each part, in order.
+/// The local memory of a transfer. It provides the address of each part, in order.
 pub(super) trait Places {
-    /// Waits until a part may move, and returns the address of its place.
+    /// Waits until a part may be transferred, and returns the local address for it.
     fn prepare(&mut self, part: Part) -> Result<*mut u8>;
 
-    /// Records that a part has moved.
     fn moved(&mut self, part: Part) -> Result<()>;
 }
 
-/// Local bytes that move directly, without a copy to another place.
+/// Local bytes that are transferred directly, without a copy to other memory.
 pub(super) struct Span {
     pub(super) start: *mut u8,
     pub(super) len: usize,
@@ -368,9 +377,9 @@ fn is_late<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::TimedOut(_)))
 }
 
-fn wait_until_done(question: &Question) -> Result<()> {
-    match question.wait()? {
-        Answer::Done(_) => Ok(()),
+fn wait_until_done(pending: &PendingRequest) -> Result<()> {
+    match pending.wait()? {
+        Reply::Done(_) => Ok(()),
         _ => Err(Error::Protocol("its reply does not match the request")),
     }
 }

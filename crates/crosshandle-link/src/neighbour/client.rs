@@ -1,10 +1,10 @@
-//! The client side of a shared link: uses the link of another process.
+//! The client side of a shared link, in a process that uses another process's link.
 
-use super::message::{Answer, HandleBytes, Question};
+use super::message::{HandleBytes, Reply, Request};
 use super::socket;
 use crate::error::{Error, Result};
 use crate::memory::MAX_LEN;
-use crate::tuning::{NEIGHBOUR_BUFFER, NEIGHBOUR_PART};
+use crate::tuning::NEIGHBOUR_PART;
 use crosshandle::{
     Access, AllocationOptions, Context, Event, EventHandle, Memory, MemoryHandle, MemoryKind,
 };
@@ -14,11 +14,14 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A link that another process of this host and user [shares](super::SharedLink). It opens handles
-/// of the remote host.
+/// Size in bytes of the shared memory through which a neighbour's private bytes are copied.
+const NEIGHBOUR_BUFFER: usize = 1 << 20;
+
+/// A link that another local process of the same user [shares](super::SharedLink). It opens handles
+/// from the remote host.
 ///
-/// A `NeighbourLink` is cheap to clone, and any thread may use it. The sharing process serves the
-/// calls of one connection one at a time, so a thread that moves much data should have its own
+/// A `NeighbourLink` is cheap to clone, and any thread may use it. The sharing process serves one
+/// call per connection at a time, so a thread that transfers much data should have its own
 /// connection.
 #[derive(Clone)]
 pub struct NeighbourLink {
@@ -28,15 +31,15 @@ pub struct NeighbourLink {
 struct Shared {
     name: Arc<str>,
     context: Context,
-    /// The connection. `None` if it can no longer be used.
+    /// The connection to the sharing process. `None` if it can no longer be used.
     socket: Mutex<Option<OwnedFd>>,
-    /// Shared memory through which ordinary bytes are copied.
+    /// Shared memory through which this process's private bytes are copied, and its handle.
     buffer: Mutex<Option<(Memory, HandleBytes)>>,
 }
 
 impl NeighbourLink {
-    /// Connects to the process that shares a link under this name. `context` opens the mirrors of
-    /// events, and allocates the shared memory through which ordinary bytes are copied.
+    /// Connects to the process that shares a link under `name`. `context` opens the mirrors of
+    /// events, and allocates the shared memory through which private bytes are copied.
     ///
     /// # Errors
     /// Returns [`Error::InvalidArgument`] if no process of this user shares a link under this name.
@@ -54,28 +57,29 @@ impl NeighbourLink {
         })
     }
 
-    /// Opens memory of the remote host.
+    /// Opens memory on the remote host.
     ///
     /// # Errors
-    /// Returns [`Error::Refused`] with the reason, or [`Error::Ended`].
+    /// Returns [`Error::Refused`] if the remote host or the sharing process rejects the request, or
+    /// [`Error::Ended`] if the link has ended.
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<NeighbourMemory> {
         self.open(handle, false)
     }
 
-    /// Opens memory of the remote host for reading only.
+    /// Opens memory on the remote host read-only.
     ///
     /// # Errors
-    /// Returns the errors of [`open_memory`](Self::open_memory).
+    /// Returns the same errors as [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<NeighbourMemory> {
         self.open(handle, true)
     }
 
     fn open(&self, handle: &MemoryHandle, read_only: bool) -> Result<NeighbourMemory> {
-        let question = Question::Open {
+        let request = Request::Open {
             read_only,
             handle: *handle.as_bytes(),
         };
-        let Answer::Memory { id, len, is_staged } = self.shared.ask(&question)? else {
+        let Reply::Memory { id, len, is_staged } = self.shared.ask(&request)? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         let opened = Arc::new(Opened {
@@ -99,16 +103,16 @@ impl NeighbourLink {
         })
     }
 
-    /// Opens an event of the remote host.
+    /// Opens an event on the remote host.
     ///
     /// # Errors
-    /// Returns the errors of [`open_memory`](Self::open_memory).
+    /// Returns the same errors as [`open_memory`](Self::open_memory).
     pub fn open_event(&self, handle: &EventHandle) -> Result<NeighbourEvent> {
-        let question = Question::Open {
+        let request = Request::Open {
             read_only: false,
             handle: *handle.as_bytes(),
         };
-        let Answer::Event { id, mirror } = self.shared.ask(&question)? else {
+        let Reply::Event { id, mirror } = self.shared.ask(&request)? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         let opened = Opened {
@@ -139,14 +143,14 @@ impl Shared {
         }
     }
 
-    fn ask(&self, question: &Question) -> Result<Answer> {
+    fn ask(&self, request: &Request) -> Result<Reply> {
         let mut place = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(socket) = &*place else {
             return Err(self.ended("the process that shares it was late, or has ended"));
         };
-        let asked = socket::say(socket, &question.encode()).and_then(|()| socket::hear(socket));
-        let answer = match asked {
-            Ok(Some(bytes)) => Answer::decode(&bytes).map_err(Error::Protocol),
+        let asked = socket::say(socket, &request.encode()).and_then(|()| socket::hear(socket));
+        let reply = match asked {
+            Ok(Some(bytes)) => Reply::decode(&bytes).map_err(Error::Protocol),
             Ok(None) => {
                 Err(self.ended("the process that shares it has ended, or no longer shares it"))
             }
@@ -155,13 +159,13 @@ impl Shared {
             )),
             Err(error) => Err(self.ended(std::io::Error::from(error).to_string())),
         };
-        match answer {
-            Ok(Answer::Refused { has_ended, why }) if has_ended => Err(self.ended(why)),
-            Ok(Answer::Refused { why, .. }) => Err(Error::Refused(why.into())),
-            Ok(answer) => Ok(answer),
+        match reply {
+            Ok(Reply::Refused { has_ended, why }) if has_ended => Err(self.ended(why)),
+            Ok(Reply::Refused { why, .. }) => Err(Error::Refused(why.into())),
+            Ok(reply) => Ok(reply),
             Err(error) => {
-                // The connection is dropped, because a late reply would be taken for the reply to
-                // the next request.
+                // Drop the connection, because a late reply would be treated as the reply to the
+                // next request.
                 *place = None;
                 Err(error)
             }
@@ -169,8 +173,8 @@ impl Shared {
     }
 }
 
-/// An object that the sharing process has opened for this process. Dropping it closes the object
-/// there.
+/// An object that the sharing process has opened for this process. Dropping it closes the object in
+/// the sharing process.
 struct Opened {
     shared: Arc<Shared>,
     id: u32,
@@ -178,14 +182,14 @@ struct Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        let _ = self.shared.ask(&Question::Close { id: self.id });
+        let _ = self.shared.ask(&Request::Close { id: self.id });
     }
 }
 
-/// Memory of the remote host, accessed through another process's link. Dropping the last clone
+/// Memory on the remote host, accessed through another process's link. Dropping the last clone
 /// closes the memory.
 ///
-/// Any thread may use it. When a write returns, the bytes are at the remote host.
+/// Any thread may use it. When a write returns, the bytes are in the remote memory.
 #[derive(Clone)]
 pub struct NeighbourMemory {
     opened: Arc<Opened>,
@@ -195,7 +199,7 @@ pub struct NeighbourMemory {
 }
 
 impl NeighbourMemory {
-    /// Returns the length in bytes.
+    /// Returns the length of the memory in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -205,45 +209,45 @@ impl NeighbourMemory {
         self.len == 0
     }
 
-    /// Returns the access that this process has to the memory.
+    /// Returns whether this process may only read the memory, or also write to it.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Returns `true` if the remote host copies the bytes on their way, as in
+    /// Returns `true` if the memory is staged. See
     /// [`RemoteMemory::is_staged`](crate::RemoteMemory::is_staged).
     pub fn is_staged(&self) -> bool {
         self.is_staged
     }
 
-    /// Copies a range of `source`, which this process has allocated, to the remote host's memory
-    /// from byte `offset` on. The bytes move without an extra copy on this host.
+    /// Copies a range of `source`, which this process has allocated, to the remote memory, starting
+    /// at byte `offset`. Makes no extra copy on this host.
     ///
     /// # Errors
-    /// Returns [`Error::InvalidArgument`] if either memory does not contain all the bytes. Returns
-    /// [`Error::Refused`] if the sharing process cannot open `source`. Returns [`Error::ReadOnly`]
-    /// or [`Error::Ended`].
+    /// Returns [`Error::InvalidArgument`] if either memory does not contain all the bytes,
+    /// [`Error::Refused`] if the sharing process cannot open `source`, [`Error::ReadOnly`] if the
+    /// remote memory was opened read-only, or [`Error::Ended`] if the link has ended.
     pub fn copy_from(&self, offset: usize, source: &Memory, range: Range<usize>) -> Result<()> {
         self.check_writable()?;
         check(&range, source.len())?;
         self.copy(true, offset, source.handle_read_only()?.as_bytes(), range)
     }
 
-    /// Copies bytes of the remote host's memory, from byte `offset` on, into a range of
+    /// Copies bytes from the remote memory, starting at byte `offset`, into a range of
     /// `destination`, which this process has allocated.
     ///
     /// # Errors
-    /// Returns the errors of [`copy_from`](Self::copy_from).
+    /// Returns the same errors as [`copy_from`](Self::copy_from).
     pub fn copy_to(&self, offset: usize, destination: &Memory, range: Range<usize>) -> Result<()> {
         check(&range, destination.len())?;
         self.copy(false, offset, destination.handle()?.as_bytes(), range)
     }
 
-    /// Copies bytes from the remote host's memory, starting at byte `offset`, through shared
-    /// memory.
+    /// Copies bytes from the remote memory, starting at byte `offset`, into `into`. The bytes pass
+    /// through shared memory.
     ///
     /// # Errors
-    /// Returns the errors of [`copy_from`](Self::copy_from).
+    /// Returns the same errors as [`copy_from`](Self::copy_from).
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         self.check(offset, into.len())?;
         self.with_buffer(|buffer, handle| {
@@ -260,11 +264,11 @@ impl NeighbourMemory {
         })
     }
 
-    /// Copies bytes to the remote host's memory, starting at byte `offset`, through shared memory.
-    /// Returns when the bytes are at the remote host.
+    /// Copies bytes from `from` to the remote memory, starting at byte `offset`. The bytes pass
+    /// through shared memory. Returns when they are in the remote memory.
     ///
     /// # Errors
-    /// Returns the errors of [`copy_from`](Self::copy_from).
+    /// Returns the same errors as [`copy_from`](Self::copy_from).
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.check_writable()?;
         self.check(offset, from.len())?;
@@ -297,7 +301,7 @@ impl NeighbourMemory {
         work(buffer, handle)
     }
 
-    /// Copies in parts that are so small that each reply arrives in time.
+    /// Copies in parts of at most [`NEIGHBOUR_PART`] bytes, so that each reply arrives in time.
     fn copy(
         &self,
         there: bool,
@@ -307,7 +311,7 @@ impl NeighbourMemory {
     ) -> Result<()> {
         self.check(offset, range.len())?;
         for start in range.clone().step_by(NEIGHBOUR_PART) {
-            self.opened.shared.ask(&Question::Copy {
+            self.opened.shared.ask(&Request::Copy {
                 there,
                 id: self.opened.id,
                 offset: (offset + start - range.start) as u64,
@@ -358,7 +362,7 @@ impl fmt::Debug for NeighbourMemory {
     }
 }
 
-/// An event of the remote host, used through another process's link. Dropping the last clone closes
+/// An event on the remote host, used through another process's link. Dropping the last clone closes
 /// the event.
 #[derive(Clone)]
 pub struct NeighbourEvent {
@@ -367,20 +371,21 @@ pub struct NeighbourEvent {
 }
 
 impl NeighbourEvent {
-    /// Returns the event of this host that follows the remote host's event. The sharing process
-    /// owns this mirror, and this process has opened it by its handle.
+    /// Returns the local event that follows the remote event. The sharing process owns this mirror,
+    /// and this process has opened it through its handle.
     pub fn mirror(&self) -> &Event {
         &self.mirror
     }
 
-    /// Signals the remote host's event, and returns the signal's number.
+    /// Signals the remote event, waits for the reply, and returns the signal's number.
     ///
     /// # Errors
-    /// Returns [`Error::Refused`] with the reason, or [`Error::Ended`].
+    /// Returns [`Error::Refused`] if the remote host or the sharing process rejects the request, or
+    /// [`Error::Ended`] if the link has ended.
     pub fn signal(&self) -> Result<u64> {
         let id = self.opened.id;
-        match self.opened.shared.ask(&Question::Signal { id })? {
-            Answer::Done { value } => Ok(value),
+        match self.opened.shared.ask(&Request::Signal { id })? {
+            Reply::Done { value } => Ok(value),
             _ => Err(Error::Protocol("its reply does not match the request")),
         }
     }

@@ -1,53 +1,52 @@
-//! Messages between a process that shares its link and its neighbours, the processes that use the
-//! link. Each request and each reply is one datagram. Replies are sent in the order of the
-//! requests.
+//! Messages between the process that shares its link and its *neighbours*, which are the processes
+//! that use the link. Each request and each reply is one datagram. Replies are sent in the order of
+//! the requests.
 
 use crate::wire::{Rest, messages};
 use crosshandle::handle::HANDLE_SIZE;
 
-/// The bytes of a handle.
+/// The encoded form of a handle.
 pub type HandleBytes = [u8; HANDLE_SIZE];
 
-/// Maximum size of a request or a reply, in bytes.
+/// Maximum size in bytes of a request or a reply.
 pub const MAX_LEN: usize = 2048;
-/// Maximum length of a refusal's text, in bytes.
+/// Maximum length in bytes of the text in a `Refused` reply.
 const MAX_TEXT: usize = MAX_LEN - 2;
 
 messages! {
-    /// A request.
+    /// A request from a neighbour.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub enum Question {
-        /// Opens an object of the remote host.
+    pub enum Request {
+        /// Opens an object on the remote host.
         Open = 1 {
             /// Whether memory is opened read-only.
             read_only: bool,
             handle: HandleBytes,
         },
-        /// Copies between memory of the remote host and memory of this host.
+        /// Copies between remote memory and local memory.
         Copy = 2 {
             /// The direction: `true` copies to the remote host.
             there: bool,
-            /// The number of the remote host's memory.
+            /// The number of the open remote memory.
             id: u32,
-            /// Offset of the first byte in the remote host's memory.
+            /// Offset of the first byte in the remote memory.
             offset: u64,
-            /// Handle of this host's memory.
+            /// Handle to the local memory.
             handle: HandleBytes,
-            /// Offset of the first byte in this host's memory.
+            /// Offset of the first byte in the local memory.
             local_offset: u64,
             len: u64,
         },
-        /// Signals an event of the remote host.
+        /// Signals an event on the remote host.
         Signal = 3 { id: u32 },
-        /// Closes an object.
         Close = 4 { id: u32 },
     }
 }
 
 messages! {
-    /// A reply.
+    /// A reply to a neighbour.
     #[derive(Clone, PartialEq, Eq, Debug)]
-    pub enum Answer {
+    pub enum Reply {
         /// Memory was opened.
         Memory = 1 {
             /// Whether the memory is [staged](crate::RemoteMemory::is_staged).
@@ -62,22 +61,19 @@ messages! {
             /// The handle of the event's mirror.
             mirror: HandleBytes,
         },
-        /// The request is done.
         Done = 3 {
             /// The number of the signal, or 0 if the request was not a signal.
             value: u64,
         },
-        /// The request is refused.
         Refused = 4 {
-            /// Whether the link has ended.
             has_ended: bool,
             why: String as Rest<MAX_TEXT>,
         },
     }
 }
 
-impl Question {
-    /// Returns the request as bytes.
+impl Request {
+    /// Encodes the request.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.write(&mut bytes);
@@ -93,8 +89,8 @@ impl Question {
     }
 }
 
-impl Answer {
-    /// Returns the reply as bytes. The text of a refusal is cut off if it is too long.
+impl Reply {
+    /// Encodes the reply. Truncates the text of a `Refused` reply if it is too long.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.write(&mut bytes);
@@ -115,14 +111,14 @@ mod tests {
     use super::*;
     use data_encoding::HEXLOWER;
 
-    fn questions() -> Vec<Question> {
+    fn requests() -> Vec<Request> {
         let handle = std::array::from_fn(|place| place as u8);
         vec![
-            Question::Open {
+            Request::Open {
                 read_only: true,
                 handle,
             },
-            Question::Copy {
+            Request::Copy {
                 there: true,
                 id: 7,
                 offset: 1 << 40,
@@ -130,46 +126,46 @@ mod tests {
                 local_offset: 3,
                 len: u64::MAX,
             },
-            Question::Signal { id: u32::MAX },
-            Question::Close { id: 0 },
+            Request::Signal { id: u32::MAX },
+            Request::Close { id: 0 },
         ]
     }
 
-    fn answers() -> Vec<Answer> {
+    fn replies() -> Vec<Reply> {
         vec![
-            Answer::Memory {
+            Reply::Memory {
                 id: 1,
                 len: 2,
                 is_staged: true,
             },
-            Answer::Event {
+            Reply::Event {
                 id: 3,
                 mirror: std::array::from_fn(|place| place as u8),
             },
-            Answer::Done { value: 9 },
-            Answer::Refused {
+            Reply::Done { value: 9 },
+            Reply::Refused {
                 has_ended: true,
                 why: "no".into(),
             },
         ]
     }
 
-    /// `datagrams.txt` has the bytes of these messages.
+    /// `datagrams.txt` contains the bytes of these messages, which must not change.
     #[test]
     fn every_message_has_the_bytes_of_this_version() {
         let mut lines = include_str!("datagrams.txt").lines();
-        for question in questions() {
-            let bytes = question.encode();
+        for request in requests() {
+            let bytes = request.encode();
             assert_eq!(Some(&*HEXLOWER.encode(&bytes)), lines.next());
-            assert_eq!(Question::decode(&bytes), Ok(question));
+            assert_eq!(Request::decode(&bytes), Ok(request));
             // A request with one byte less or more is invalid.
-            assert!(Question::decode(&bytes[..bytes.len() - 1]).is_err());
-            assert!(Question::decode(&[&bytes[..], &[0]].concat()).is_err());
+            assert!(Request::decode(&bytes[..bytes.len() - 1]).is_err());
+            assert!(Request::decode(&[&bytes[..], &[0]].concat()).is_err());
         }
-        for answer in answers() {
-            let bytes = answer.encode();
+        for reply in replies() {
+            let bytes = reply.encode();
             assert_eq!(Some(&*HEXLOWER.encode(&bytes)), lines.next());
-            assert_eq!(Answer::decode(&bytes), Ok(answer));
+            assert_eq!(Reply::decode(&bytes), Ok(reply));
         }
         assert_eq!(lines.next(), None);
     }
@@ -177,13 +173,13 @@ mod tests {
     #[test]
     fn long_refusals_are_cut_at_a_character() {
         let whole = "ö".repeat(MAX_LEN);
-        let bytes = Answer::Refused {
+        let bytes = Reply::Refused {
             has_ended: true,
             why: whole.clone(),
         }
         .encode();
         assert_eq!(bytes.len(), MAX_LEN);
-        let Ok(Answer::Refused { why, .. }) = Answer::decode(&bytes) else {
+        let Ok(Reply::Refused { why, .. }) = Reply::decode(&bytes) else {
             panic!("not as it was written");
         };
         assert!(whole.starts_with(&why));
@@ -192,8 +188,8 @@ mod tests {
     #[test]
     fn senseless_bytes_are_no_message() {
         for senseless in [&[][..], &[0], &[5, 0], &[1, 2], &[4, 2, 65]] {
-            assert!(Question::decode(senseless).is_err());
-            assert!(Answer::decode(senseless).is_err());
+            assert!(Request::decode(senseless).is_err());
+            assert!(Reply::decode(senseless).is_err());
         }
     }
 }

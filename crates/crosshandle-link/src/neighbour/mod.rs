@@ -1,5 +1,5 @@
-//! Sharing a link between processes of one host. One process has the link, and other processes
-//! reach the remote host's memory and events through it.
+//! Sharing of a link between processes on one host. One process has the link. Other processes
+//! access remote memory and remote events through it.
 
 mod client;
 #[doc(hidden)]

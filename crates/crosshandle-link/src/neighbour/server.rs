@@ -1,15 +1,12 @@
 //! The server side of a shared link, in the process that shares it.
 
-use super::message::{Answer, HandleBytes, Question};
+use super::message::{HandleBytes, Reply, Request};
 use super::socket::{self, Named};
 use crate::error::{Error, Result};
 use crate::event::RemoteEvent;
 use crate::link::{Link, thread};
 use crate::memory::RemoteMemory;
-use crate::tuning::{
-    FIRST_QUESTION_TIMEOUT, MAX_KEPT_LOCALS, MAX_NEIGHBOUR_OBJECTS, MAX_NEIGHBOURS,
-    MAX_NEIGHBOURS_EACH, NEIGHBOUR_PART, REDIAL_INTERVAL,
-};
+use crate::tuning::{FIRST_REQUEST_TIMEOUT, NEIGHBOUR_PART, REDIAL_INTERVAL};
 use crosshandle::handle::AnyHandle;
 use crosshandle::{Context, Memory, MemoryHandle, Queue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -21,13 +18,28 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A link that this process shares with other processes of this host and user. They use it as a
+/// Maximum number of neighbours (other local processes) that use a shared link at the same time.
+/// Each has a thread.
+const MAX_NEIGHBOURS: usize = 64;
+
+/// Maximum number of connections of one process to a shared link.
+const MAX_NEIGHBOURS_EACH: usize = 16;
+
+/// Maximum number of objects that one neighbour may have open.
+const MAX_NEIGHBOUR_OBJECTS: usize = 4096;
+
+/// Maximum number of a neighbour's own allocations that stay open for its next copies. With a
+/// larger number, memory that the neighbour has freed is kept longer.
+const MAX_KEPT_LOCALS: usize = 8;
+
+/// A link that this process shares with other local processes of the same user. They use it as a
 /// [`NeighbourLink`](super::NeighbourLink). The sharing ends when this object is dropped or the
 /// link ends.
 ///
-/// A neighbour is a process that uses the shared link. It opens handles of the remote host through
-/// the link. This process opens the neighbour's own memory by its handle, and moves bytes directly
-/// between it and the remote host's memory, without a second copy.
+/// A *neighbour* is a process that uses the shared link. It opens handles from the remote host
+/// through the link. For a transfer, this process opens the neighbour's own memory through its
+/// handle. It then transfers the bytes directly between that memory and the remote memory, without
+/// a second copy.
 pub struct SharedLink {
     shared: Arc<Shared>,
     name: String,
@@ -35,7 +47,7 @@ pub struct SharedLink {
 
 struct Shared {
     link: Link,
-    /// Written to when the sharing ends.
+    /// An eventfd that is written when the sharing ends.
     end: OwnedFd,
     neighbours: Mutex<Neighbours>,
 }
@@ -43,7 +55,7 @@ struct Shared {
 #[derive(Default)]
 struct Neighbours {
     next: u64,
-    /// For each neighbour, a copy of its socket, and its process id.
+    /// A duplicate of the socket, and the process id, for each connection of a neighbour.
     sockets: HashMap<u64, (OwnedFd, i32)>,
     has_ended: bool,
 }
@@ -51,12 +63,12 @@ struct Neighbours {
 impl SharedLink {
     /// Shares a link under a name of letters, digits, `-`, `_` and `.`.
     ///
-    /// The socket is in the [socket directory](crosshandle::report::socket_directories), which only
-    /// this user can access, or in `socket_dir`.
+    /// The socket is created in `socket_dir`. The default is the [socket
+    /// directory](crosshandle::report::socket_directories), which only this user can access.
     ///
     /// # Errors
     /// Returns [`Error::InvalidArgument`] if a running process uses the name, or if other users can
-    /// change the directory. Returns [`Error::Os`].
+    /// change the directory. Returns [`Error::Os`] if the process cannot listen there.
     pub fn new(link: &Link, name: &str, socket_dir: Option<&Path>) -> Result<Self> {
         let listener = socket::listen(name, socket_dir)?;
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -74,7 +86,7 @@ impl SharedLink {
         })
     }
 
-    /// Returns the number of neighbours that use the link.
+    /// Returns the number of connections from neighbours.
     pub fn neighbours(&self) -> usize {
         self.shared.neighbours().sockets.len()
     }
@@ -85,10 +97,10 @@ impl Drop for SharedLink {
         let mut neighbours = self.shared.neighbours();
         neighbours.has_ended = true;
         for (socket, _) in neighbours.sockets.values() {
-            // Requests that were already sent still get replies.
+            // Requests that neighbours have already sent still get replies.
             let _ = shutdown(socket, Shutdown::Read);
         }
-        // The write fails only if the thread was already told to end.
+        // The write fails only if the thread was already notified.
         let _ = rustix::io::write(&self.shared.end, &1u64.to_ne_bytes());
     }
 }
@@ -123,15 +135,15 @@ impl Shared {
             }
             match accept_with(&listener.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => self.welcome(socket),
-                // Usually the process has run out of descriptors. Retry later, when other
-                // descriptors may have been closed.
+                // Usually, the process has run out of file descriptors. Retry later, when some may
+                // have been closed.
                 Err(_) => std::thread::sleep(REDIAL_INTERVAL),
             }
         }
     }
 
-    /// Serves a neighbour on its own thread, if it belongs to this user and there are not too many
-    /// neighbours.
+    /// Serves a new connection on its own thread, if the neighbour belongs to this user and there
+    /// are not too many connections.
     fn welcome(self: &Arc<Self>, socket: OwnedFd) {
         let Ok(process) = socket::process_of(&socket) else {
             return;
@@ -146,7 +158,7 @@ impl Shared {
         if own.count() >= MAX_NEIGHBOURS_EACH || sockets.len() >= MAX_NEIGHBOURS {
             drop(neighbours);
             let why = "too many neighbours use this link: close some connections";
-            let full = Answer::Refused {
+            let full = Reply::Refused {
                 has_ended: false,
                 why: why.into(),
             };
@@ -159,7 +171,7 @@ impl Shared {
         drop(neighbours);
         let shared = Arc::clone(self);
         let started = thread::start("xhl-serve", move || {
-            // A neighbour that hangs up or breaks the protocol gets no reply.
+            // A neighbour that closes the connection or violates the protocol gets no reply.
             let _ = Neighbour::serve(&shared.link, &socket);
             shared.neighbours().sockets.remove(&number);
         });
@@ -174,15 +186,14 @@ enum Object {
     Event(RemoteEvent),
 }
 
-/// The state of one neighbour.
 struct Neighbour<'a> {
     link: &'a Link,
     context: Context,
     queue: Queue,
     objects: HashMap<u32, Object>,
     next: u32,
-    /// Memory that the neighbour itself owns, most recently used first, and whether this process
-    /// opened it for writing.
+    /// The neighbour's own memory that is open, most recently used first, and whether this process
+    /// can write to it.
     locals: VecDeque<(HandleBytes, bool, Memory)>,
 }
 
@@ -200,30 +211,30 @@ impl<'a> Neighbour<'a> {
         let doing = "serving a neighbour";
         let limit =
             |which, limit| set_socket_timeout(socket, which, limit).map_err(Error::os(doing));
-        limit(Timeout::Recv, Some(FIRST_QUESTION_TIMEOUT))?;
-        // Limits how long a neighbour that reads no replies can block this thread.
-        limit(Timeout::Send, Some(FIRST_QUESTION_TIMEOUT))?;
+        limit(Timeout::Recv, Some(FIRST_REQUEST_TIMEOUT))?;
+        // This limits how long a neighbour that reads no replies can block this thread.
+        limit(Timeout::Send, Some(FIRST_REQUEST_TIMEOUT))?;
         while let Some(bytes) = socket::hear(socket).map_err(Error::os(doing))? {
             limit(Timeout::Recv, None)?;
-            let Ok(question) = Question::decode(&bytes) else {
+            let Ok(request) = Request::decode(&bytes) else {
                 return Err(Error::Protocol("a neighbour sent an invalid request"));
             };
-            let answer = neighbour.answer(&question).unwrap_or_else(|error| {
+            let reply = neighbour.reply(&request).unwrap_or_else(|error| {
                 let has_ended = matches!(error, Error::Ended { .. });
-                Answer::Refused {
+                Reply::Refused {
                     has_ended,
                     why: error.to_string(),
                 }
             });
-            socket::say(socket, &answer.encode()).map_err(Error::os(doing))?;
+            socket::say(socket, &reply.encode()).map_err(Error::os(doing))?;
         }
         Ok(())
     }
 
-    fn answer(&mut self, question: &Question) -> Result<Answer> {
-        match *question {
-            Question::Open { read_only, handle } => self.open(read_only, &handle),
-            Question::Copy {
+    fn reply(&mut self, request: &Request) -> Result<Reply> {
+        match *request {
+            Request::Open { read_only, handle } => self.open(read_only, &handle),
+            Request::Copy {
                 there,
                 id,
                 offset,
@@ -234,7 +245,7 @@ impl<'a> Neighbour<'a> {
                 let Some(Object::Memory(remote)) = self.objects.get(&id) else {
                     return Err(Error::invalid("it copies memory that is not open"));
                 };
-                // A longer copy would block other users of the remote host's staging buffer for too
+                // A longer copy would delay other users of the remote host's staging buffer for too
                 // long.
                 if len > NEIGHBOUR_PART as u64 {
                     return Err(Error::invalid(
@@ -250,46 +261,46 @@ impl<'a> Neighbour<'a> {
                     false => remote.copy_to(local)?,
                 })?;
                 self.queue.finish()?;
-                Ok(Answer::Done { value: 0 })
+                Ok(Reply::Done { value: 0 })
             }
-            Question::Signal { id } => match self.objects.get(&id) {
-                Some(Object::Event(event)) => Ok(Answer::Done {
+            Request::Signal { id } => match self.objects.get(&id) {
+                Some(Object::Event(event)) => Ok(Reply::Done {
                     value: event.signal()?,
                 }),
                 _ => Err(Error::invalid("it signals an event that is not open")),
             },
-            Question::Close { id } => match self.objects.remove(&id) {
-                Some(_) => Ok(Answer::Done { value: 0 }),
+            Request::Close { id } => match self.objects.remove(&id) {
+                Some(_) => Ok(Reply::Done { value: 0 }),
                 None => Err(Error::invalid("it closes an object that is not open")),
             },
         }
     }
 
-    fn open(&mut self, read_only: bool, handle: &HandleBytes) -> Result<Answer> {
+    fn open(&mut self, read_only: bool, handle: &HandleBytes) -> Result<Reply> {
         if self.objects.len() >= MAX_NEIGHBOUR_OBJECTS {
             return Err(Error::invalid(format!(
                 "{MAX_NEIGHBOUR_OBJECTS} objects are open: close some"
             )));
         }
         let id = self.next;
-        let (object, answer) =
+        let (object, reply) =
             match AnyHandle::from_bytes(handle).map_err(crosshandle::Error::from)? {
                 AnyHandle::Memory(handle) => {
                     let memory = match read_only {
                         true => self.link.open_memory_read_only(&handle)?,
                         false => self.link.open_memory(&handle)?,
                     };
-                    let answer = Answer::Memory {
+                    let reply = Reply::Memory {
                         id,
                         len: memory.len() as u64,
                         is_staged: memory.is_staged(),
                     };
-                    (Object::Memory(memory), answer)
+                    (Object::Memory(memory), reply)
                 }
                 AnyHandle::Event(handle) => {
                     let event = self.link.open_event(&handle)?;
                     let mirror = *event.mirror().handle()?.as_bytes();
-                    (Object::Event(event), Answer::Event { id, mirror })
+                    (Object::Event(event), Reply::Event { id, mirror })
                 }
                 _ => {
                     return Err(Error::invalid(
@@ -301,10 +312,11 @@ impl<'a> Neighbour<'a> {
         self.next = id
             .checked_add(1)
             .ok_or_else(|| Error::invalid("it has opened too many objects: connect again"))?;
-        Ok(answer)
+        Ok(reply)
     }
 
-    /// Opens memory that the neighbour owns by its handle, or returns it if it is open already.
+    /// Returns the neighbour's own memory, and opens it through its handle unless it is already
+    /// open.
     fn local(&mut self, handle: &HandleBytes, is_written: bool) -> Result<&Memory> {
         let is_it = |kept: &(HandleBytes, bool, Memory)| kept.0 == *handle && kept.1 == is_written;
         let kept = match self.locals.iter().position(is_it) {

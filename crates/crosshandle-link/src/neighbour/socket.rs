@@ -1,8 +1,8 @@
-//! Sockets of shared links: their paths, and the check of the connected process.
+//! The sockets for shared links, and the check of the connected process's user.
 
 use super::message::MAX_LEN;
 use crate::error::{Error, Result};
-use crate::tuning::{FIRST_QUESTION_TIMEOUT, NEIGHBOUR_ANSWER_TIMEOUT};
+use crate::tuning::FIRST_REQUEST_TIMEOUT;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
@@ -13,17 +13,24 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// File extension of the sockets.
+/// Maximum time that a neighbour waits for a reply from the process that shares the link. It is
+/// longer than the [timeout](REPLY_TIMEOUT) for a request over the link, so that a request does
+/// not fail while the link still waits for its reply. With a longer time, a stopped process is
+/// detected later.
+const NEIGHBOUR_REPLY_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// File extension of the sockets for shared links.
 const SUFFIX: &str = "link";
-/// Maximum length of a shared link's name, in bytes.
+/// Maximum length in bytes of a shared link's name.
 const MAX_NAME: usize = 64;
 /// Maximum number of connections that wait to be accepted.
 const UNACCEPTED: i32 = 16;
-/// Default of `kernel.overflowuid`.
+/// The default value of `kernel.overflowuid`.
 const USUAL_OVERFLOW_UID: u32 = 65534;
 
-/// A listening socket, and the file lock that marks its name as used.
+/// A listening socket, and the file lock that marks its name as being in use.
 pub(super) struct Named {
     pub(super) socket: OwnedFd,
     path: PathBuf,
@@ -32,7 +39,7 @@ pub(super) struct Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // The lock is still held, so the file is the socket of this process.
+        // This process still holds the lock, so the file is its own socket.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -97,7 +104,7 @@ pub(super) fn listen(name: &str, chosen: Option<&Path>) -> Result<Named> {
         }
         Err(fs::TryLockError::Error(error)) => return Err(Error::os(doing)(error)),
     }
-    // The process that used the name before has ended.
+    // This process holds the lock, so the previous user of the name has ended. Remove its socket.
     let _ = fs::remove_file(&path);
     let socket = new_socket()?;
     let address = SocketAddrUnix::new(&path).map_err(Error::os(doing))?;
@@ -120,10 +127,10 @@ pub(super) fn find(name: &str, chosen: Option<&Path>) -> Result<OwnedFd> {
         let address = SocketAddrUnix::new(&path).map_err(Error::os(doing))?;
         let socket = new_socket()?;
         for (which, limit) in [
-            // The timeout for sending also limits connecting, which blocks if a stopped process has
-            // a full queue.
-            (Timeout::Send, FIRST_QUESTION_TIMEOUT),
-            (Timeout::Recv, NEIGHBOUR_ANSWER_TIMEOUT),
+            // The timeout for sending also limits connecting, which blocks if the queue of a
+            // stopped process is full.
+            (Timeout::Send, FIRST_REQUEST_TIMEOUT),
+            (Timeout::Recv, NEIGHBOUR_REPLY_TIMEOUT),
         ] {
             set_socket_timeout(&socket, which, Some(limit)).map_err(Error::os(doing))?;
         }
@@ -142,14 +149,14 @@ pub(super) fn find(name: &str, chosen: Option<&Path>) -> Result<OwnedFd> {
     )))
 }
 
-/// Returns the id of the connected process. Fails if the process belongs to another user. The id is
-/// 0 if the process is not visible in this PID namespace.
+/// Returns the id of the connected process, or 0 if the process is not visible in this PID
+/// namespace. Fails if the process belongs to another user.
 pub(super) fn process_of(socket: impl AsFd) -> Result<i32> {
     let peer = credentials(&socket).map_err(Error::os("reading the peer's credentials"))?;
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
     let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
-    // All users that this user namespace does not map have the overflow user's id, so that id is
-    // refused.
+    // Users that this user namespace does not map all appear under the overflow id, so reject that
+    // id.
     match peer.uid == rustix::process::geteuid().as_raw()
         && peer.uid != overflow.unwrap_or(USUAL_OVERFLOW_UID)
     {
@@ -160,8 +167,8 @@ pub(super) fn process_of(socket: impl AsFd) -> Result<i32> {
     }
 }
 
-/// Returns the credentials of the connected process at the time when it connected or listened.
-/// rustix has no suitable function, because its type cannot express the process id 0.
+/// Returns the credentials that the connected process had when it connected or listened. rustix has
+/// no suitable function, because its type cannot express process id 0.
 fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
     let mut found = libc::ucred {
         pid: 0,
@@ -169,8 +176,8 @@ fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
         gid: 0,
     };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the descriptor is open. At most `len` bytes are written to the record, whose fields
-    // may have any value.
+    // SAFETY: the descriptor is open. The kernel writes at most `len` bytes to `found`, whose
+    // fields may have any value.
     let status = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -196,13 +203,13 @@ pub(super) fn say(socket: impl AsFd, bytes: &[u8]) -> rustix::io::Result<()> {
     }
 }
 
-/// Waits for one message. Returns `None` if the peer has closed the socket, or has sent more bytes
-/// than a message may have.
+/// Waits for one message. Returns `None` if the peer has closed the socket, or has sent a message
+/// longer than [`MAX_LEN`].
 pub(super) fn hear(socket: impl AsFd) -> rustix::io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; MAX_LEN];
     loop {
-        // The call provides no buffer for control messages, so the kernel closes descriptors that
-        // the peer sends.
+        // This call provides no buffer for control messages, so the kernel closes file descriptors
+        // that the peer sends.
         match recv(&socket, &mut bytes[..], RecvFlags::TRUNC) {
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error),

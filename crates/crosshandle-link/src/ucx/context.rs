@@ -1,4 +1,4 @@
-//! A UCX context: the transports and devices from which workers are made.
+//! Creates UCX contexts. A context selects the transports and devices for workers.
 
 use super::library::{self, Ucx};
 use super::sys::*;
@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 use std::ffi::CString;
 use std::ptr;
 
-/// Returns the names of the transports that UCX finds. They are parsed from UCX's printed
+/// Returns the names of the transports that UCX finds on this machine, parsed from UCX's printed
 /// description of a context.
 pub(super) fn transports() -> Result<Vec<String>> {
     let ucx = library::get()?;
     let context = new_context(ucx, &Settings::default())?;
     let (mut text, mut len) = (ptr::null_mut(), 0);
-    // SAFETY: the C stream writes to variables of the right types, which outlive it. The C library
-    // allocates the text, which is freed once. The context is destroyed once.
+    // SAFETY: the C stream writes to `text` and `len`, which have the right types and outlive the
+    // stream. The C library allocates the text, which is freed once. The context is destroyed once.
     let printed = unsafe {
         let file = libc::open_memstream(&mut text, &mut len);
         if !file.is_null() {
@@ -59,7 +59,8 @@ pub(super) fn new_context(ucx: &Ucx, settings: &Settings) -> Result<ucp_context_
         values.push((c"TLS".to_owned(), text(transports)?));
     }
     let mut config = ptr::null_mut();
-    // SAFETY: the texts end with zeros. The configuration is released once.
+    // SAFETY: the names and values are C strings, all pointers are valid during the calls, and the
+    // configuration is released once.
     unsafe {
         ucx.check(
             "ucp_config_read",

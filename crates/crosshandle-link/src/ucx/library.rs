@@ -1,4 +1,4 @@
-//! The UCX library, which is found and loaded when a link first needs it.
+//! Finds the UCX library, and loads it when a link first needs it.
 
 use super::sys::*;
 use crate::error::{Error, Result};
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// The environment variable with the path of UCX's library `libucp.so.0`, or of its directory.
+/// The environment variable that contains the path of UCX's library `libucp.so.0`, or of its
+/// directory.
 pub const UCX_VARIABLE: &str = "CROSSHANDLE_UCX";
 const FILE: &str = "libucp.so.0";
 
@@ -22,7 +23,7 @@ pub(crate) struct Ucx {
 
 static LOADED: OnceLock<Result<Ucx, String>> = OnceLock::new();
 
-/// Returns UCX, which is loaded on first use.
+/// Returns the UCX library, and loads it on first use.
 pub(crate) fn get() -> Result<&'static Ucx> {
     let loaded = LOADED.get_or_init(load);
     loaded
@@ -35,12 +36,12 @@ impl Ucx {
         self.version
     }
 
-    /// Returns the path of the library that was passed to the dynamic loader.
+    /// Returns the library's path that was passed to the dynamic loader.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Turns a status into a result. The error names the call and keeps UCX's error code.
+    /// Converts a status to a result. The error contains the name of the call and UCX's error code.
     pub(crate) fn check(&self, call: &'static str, status: ucs_status_t) -> Result<()> {
         match status {
             UCS_OK => Ok(()),
@@ -49,7 +50,7 @@ impl Ucx {
     }
 
     pub(crate) fn error(&self, call: &'static str, code: ucs_status_t) -> Error {
-        // SAFETY: the function accepts any code, and its text is static.
+        // SAFETY: `ucs_status_string` accepts any code, and returns a static C string.
         let text = unsafe { CStr::from_ptr((self.call.ucs_status_string)(code)) };
         Error::Ucx {
             call,
@@ -72,13 +73,13 @@ fn load() -> Result<Ucx, String> {
             path.display()
         )
     };
-    // SAFETY: UCX's initialisers may run in any thread. A user who names another library is
-    // responsible for it.
+    // SAFETY: UCX's initialisers may run in any thread. If the user's environment selects another
+    // library, the user is responsible for its initialisers.
     let library = with_own_signal_handlers(|| unsafe { Library::new(&path) })
         .map_err(|error| cannot(&error))?;
     type GetVersion = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
-    // SAFETY: every version of UCP has this function with this type, and it fills in the three
-    // numbers.
+    // SAFETY: each version of the library has this function with this type. The function fills in
+    // three numbers.
     let version = unsafe {
         let get: libloading::Symbol<'_, GetVersion> = library
             .get("ucp_get_version\0")
@@ -91,7 +92,8 @@ fn load() -> Result<Ucx, String> {
         let (major, minor, release) = version;
         return Err(cannot(&format!("it is version {major}.{minor}.{release}")));
     }
-    // SAFETY: later minor versions keep the functions of `sys`, whose version was checked above.
+    // SAFETY: the version was checked above. Later minor versions keep the functions that `sys`
+    // declares.
     let call = unsafe { Functions::from_library(library) }.map_err(|error| cannot(&error))?;
     Ok(Ucx {
         call,
@@ -100,24 +102,24 @@ fn load() -> Result<Ucx, String> {
     })
 }
 
-/// Calls `load`, and restores the process's signal handlers afterwards. Loading UCX installs a
-/// handler for `SIGHUP`, and handlers of other signals depending on its settings. The choice of
-/// handlers belongs to the program.
+/// Calls `load`, and then restores the process's signal handlers. Loading UCX installs a handler
+/// for `SIGHUP`, and handlers for other signals depending on UCX's settings. But only the program
+/// may choose its handlers.
 fn with_own_signal_handlers<R>(load: impl FnOnce() -> R) -> R {
     const LAST_SIGNAL: c_int = 31;
     let mut before = Vec::new();
     for signal in 1..=LAST_SIGNAL {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: without a new action, the call only writes the current action to the given place.
+        // SAFETY: without a new action, `sigaction` only writes the current action to `action`.
         if unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) } == 0 {
-            // SAFETY: the call succeeded, so it has filled the action.
+            // SAFETY: `sigaction` has succeeded, so it has filled in `action`.
             before.push((signal, unsafe { action.assume_init() }));
         }
     }
     let loaded = load();
     for (signal, action) in before {
-        // SAFETY: the action is the one that the process had before. The system refuses to set the
-        // actions of SIGKILL and SIGSTOP, which cannot have changed.
+        // SAFETY: the process had this action before. The kernel does not permit setting the
+        // actions for SIGKILL and SIGSTOP, which cannot have changed.
         unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
     }
     loaded
@@ -125,8 +127,8 @@ fn with_own_signal_handlers<R>(load: impl FnOnce() -> R) -> R {
 
 #[cfg(test)]
 mod tests {
-    /// Returns the signals for which the process has handlers. The C library's own handlers are not
-    /// included.
+    /// Returns a bit mask of the signals for which the process has handlers, except for the C
+    /// library's internal signals.
     fn caught() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

@@ -1,4 +1,4 @@
-//! UCX, which moves the bytes: its declarations, its library, and a worker.
+//! Access to UCX, which transfers memory contents: its declarations, its library, and a worker.
 
 mod context;
 pub(crate) mod library;
@@ -12,7 +12,7 @@ pub use library::UCX_VARIABLE;
 
 use crate::error::Result;
 
-/// Error codes by which UCX refuses the call itself. The state of the connection does not matter.
+/// Error codes with which UCX rejects a call regardless of the state of the connection.
 pub(crate) const REFUSALS: [i32; 7] = [
     sys::UCS_ERR_NO_MEMORY as i32,
     sys::UCS_ERR_INVALID_PARAM as i32,
@@ -29,14 +29,15 @@ pub(crate) const REFUSALS: [i32; 7] = [
 pub struct UcxInfo {
     /// The version of the library.
     pub version: (u32, u32, u32),
-    /// The path of the library that was passed to the dynamic loader.
+    /// The path that was passed to the dynamic loader.
     pub path: std::path::PathBuf,
 }
 
-/// Returns the UCX library that was found. Loads the library on first use.
+/// Returns the version and the path of the UCX library. Loads the library on first use.
 ///
 /// # Errors
-/// Returns [`Error::NoUcx`](crate::Error::NoUcx), with the places that were searched.
+/// Returns [`Error::NoUcx`](crate::Error::NoUcx) if no usable library was found. Its text lists the
+/// searched paths.
 pub fn ucx() -> Result<UcxInfo> {
     let ucx = library::get()?;
     Ok(UcxInfo {
@@ -48,7 +49,8 @@ pub fn ucx() -> Result<UcxInfo> {
 /// Returns the transports that UCX finds on this machine, such as `tcp`, `sysv` and `cuda_copy`.
 ///
 /// # Errors
-/// Returns [`Error::NoUcx`](crate::Error::NoUcx), or an error of UCX.
+/// Returns [`Error::NoUcx`](crate::Error::NoUcx) if no usable library was found, or the error from
+/// UCX.
 pub fn ucx_transports() -> Result<Vec<String>> {
     context::transports()
 }

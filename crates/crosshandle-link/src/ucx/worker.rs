@@ -1,5 +1,5 @@
-//! A UCX worker with one endpoint. It registers memory for the peer, and reads and writes the
-//! peer's memory. Only one thread at a time may call a worker, so the caller locks it.
+//! A UCX worker with one endpoint. It registers local memory for the peer, and reads and writes the
+//! peer's memory. Only one thread at a time may call a worker.
 
 use super::context::new_context;
 use super::library::{self, Ucx};
@@ -12,28 +12,28 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI8, AtomicU64, Ordering};
 
-/// UCX settings of a link.
+/// The UCX settings for a link.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The only network interface to use, by UCX's name for it.
+    /// UCX's name of the only network interface to use.
     pub interface: Option<String>,
     /// The transports that UCX may choose from, in the format of `UCX_TLS`.
     pub transports: Option<String>,
 }
 
-/// A worker with its own context.
+/// A UCX worker with its own UCX context and at most one endpoint.
 pub struct Worker {
     ucx: &'static Ucx,
     context: ucp_context_h,
     worker: ucp_worker_h,
-    /// The number of `worker` in this process.
+    /// The number of `worker`, which is unique in this process.
     number: u64,
     endpoint: Option<ucp_ep_h>,
     /// The registered memory, by the number of its registration.
     registered: HashMap<u64, ucp_mem_h>,
     event_fd: Option<OwnedFd>,
-    /// The status with which the endpoint failed, or 0. UCX's callback has the address of this
-    /// field.
+    /// The status with which the endpoint failed, or 0. UCX passes this value's address to the
+    /// error callback.
     failed: Arc<AtomicI8>,
 }
 
@@ -41,25 +41,26 @@ pub struct Worker {
 // is not `Sync`, so only one thread at a time can use it.
 unsafe impl Send for Worker {}
 
-/// Memory that the peer can reach.
+/// A registration of local memory that the peer can access.
 #[derive(Debug)]
 pub struct Registration {
     /// The number of the registration, which is unique in this process.
     number: u64,
-    /// The address of the memory, for the peer.
+    /// The memory's address in this process, which the peer needs for an access.
     pub address: u64,
-    /// The key of the memory, for the peer.
+    /// The memory's packed key, which the peer needs for an access.
     pub key: Vec<u8>,
 }
 
-/// The key of memory of the peer.
+/// An unpacked key for memory of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteKey(ucp_rkey_h);
 
 // SAFETY: only unsafe functions use the handle. Their callers ensure that it is passed to the
-// worker that made it, and only one thread at a time calls a worker.
+// worker that unpacked it, and only one thread at a time calls a worker.
 unsafe impl Send for RemoteKey {}
-// SAFETY: a shared key can only be copied. For its other uses, the reason is that of `Send`.
+// SAFETY: a reference to a key only allows copying the key. The unsafe functions that use the copy
+// have the contract that makes `Send` sound.
 unsafe impl Sync for RemoteKey {}
 
 /// An operation in flight. Call [`Worker::is_done`] with it until the result is `true`.
@@ -67,11 +68,12 @@ unsafe impl Sync for RemoteKey {}
 #[must_use]
 pub struct Request {
     handle: ucs_status_ptr_t,
-    /// The number of the worker that made the request.
+    /// The number of the worker that started the request.
     worker: u64,
 }
 
-// SAFETY: only the worker that made the handle uses it, and one thread at a time calls that worker.
+// SAFETY: only the worker that started the request uses the handle, and only one thread at a time
+// calls that worker.
 unsafe impl Send for Request {}
 
 unsafe extern "C" fn endpoint_failed(arg: *mut c_void, _: ucp_ep_h, status: ucs_status_t) {
@@ -87,10 +89,10 @@ fn next_number() -> u64 {
 }
 
 impl Worker {
-    /// Makes a worker.
+    /// Creates a worker without an endpoint.
     ///
     /// # Errors
-    /// Returns an error if UCX cannot be loaded, or the errors of UCX.
+    /// Returns [`Error::NoUcx`] if UCX cannot be loaded, or the error from UCX.
     pub fn new(settings: &Settings) -> Result<Self> {
         let ucx = library::get()?;
         let mut made = Self {
@@ -114,8 +116,9 @@ impl Worker {
             ..Default::default()
         };
         let (ucx, mut worker) = (self.ucx, ptr::null_mut());
-        // SAFETY: the context and the parameters are valid, and the results are written to places
-        // of their types.
+        // SAFETY: the context and the parameters are valid, and the results are written to
+        // variables of the right types. The worker is destroyed once if an error occurs. Its
+        // descriptor is open while the worker exists.
         unsafe {
             ucx.check(
                 "ucp_worker_create",
@@ -128,8 +131,8 @@ impl Worker {
                     (ucx.call.ucp_worker_get_efd)(worker, &mut fd),
                 )
                 .and_then(|()| {
-                    // The descriptor is copied, so that no thread polls a descriptor number that
-                    // the worker has closed.
+                    // Duplicate the descriptor, so that no thread polls a descriptor that the
+                    // worker has closed.
                     rustix::io::fcntl_dupfd_cloexec(BorrowedFd::borrow_raw(fd), 0)
                         .map_err(Error::os("copying UCX's descriptor"))
                 })
@@ -140,11 +143,10 @@ impl Worker {
 
     /// Replaces the worker and its connections by a new worker. The new worker has another address
     /// and another descriptor, so it never gets messages for the old worker. Registrations stay
-    /// valid. After an error the old worker still exists.
+    /// valid. After an error, the old worker still exists.
     ///
     /// # Safety
-    /// The caller must ensure that all requests are done, and all keys of the peer's memory have
-    /// been destroyed.
+    /// The caller must ensure that all requests are done and that all unpacked keys were destroyed.
     pub unsafe fn renew(&mut self) -> Result<()> {
         let (worker, event_fd) = self.new_worker()?;
         self.close_endpoint();
@@ -162,12 +164,12 @@ impl Worker {
         self.event_fd.take()
     }
 
-    /// Returns the address at which the peer reaches this worker.
+    /// Returns the address that the peer needs to connect to this worker.
     pub fn address(&mut self) -> Result<Vec<u8>> {
         let call = &self.ucx.call;
         let (mut address, mut len) = (ptr::null_mut(), 0);
-        // SAFETY: the worker is valid. UCX returns the length of the address, and frees the address
-        // below.
+        // SAFETY: the worker is valid. UCX returns an address of `len` bytes, which is read before
+        // it is released.
         unsafe {
             self.ucx.check(
                 "ucp_worker_get_address",
@@ -182,8 +184,8 @@ impl Worker {
     /// Connects to the peer's worker.
     ///
     /// # Safety
-    /// The caller must ensure that a worker of a trusted peer returned the address, because UCX
-    /// does not check it.
+    /// The caller must ensure that a trusted peer's worker returned the address, because UCX does
+    /// not check it.
     pub unsafe fn connect(&mut self, address: &[u8]) -> Result<()> {
         if self.endpoint.is_some() {
             return Err(Error::Protocol("it sends its data endpoint twice"));
@@ -205,8 +207,8 @@ impl Worker {
             ..Default::default()
         };
         let mut endpoint = ptr::null_mut();
-        // SAFETY: the worker and the parameters are valid, the caller ensures that the address is
-        // valid, and `failed` outlives the worker.
+        // SAFETY: the worker and the parameters are valid, the caller guarantees that the address
+        // is valid, and `failed` outlives the worker's endpoints.
         let status = unsafe { (self.ucx.call.ucp_ep_create)(self.worker, &params, &mut endpoint) };
         self.ucx.check("ucp_ep_create", status)?;
         self.endpoint = Some(endpoint);
@@ -230,22 +232,22 @@ impl Worker {
         }
     }
 
-    /// Makes `len` bytes at `start` reachable for the peer.
+    /// Registers `len` bytes of local memory at `start`, so that the peer can access them.
     ///
     /// # Safety
-    /// The caller must ensure that the memory stays mapped, with this access, until the
-    /// registration is given to [`unregister`](Self::unregister) or the worker is dropped.
+    /// The caller must ensure that the memory stays mapped with this access until the registration
+    /// is passed to [`unregister`](Self::unregister) or the worker is dropped.
     pub unsafe fn register(
         &mut self,
         start: *mut u8,
         len: usize,
         is_writable: bool,
     ) -> Result<Registration> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `register`.
         unsafe { self.register_as(None, start, len, is_writable) }
     }
 
-    /// Makes `len` bytes of CUDA GPU memory at `start` reachable for the peer.
+    /// Registers `len` bytes of CUDA GPU memory at `start`, so that the peer can access them.
     ///
     /// # Safety
     /// The caller must uphold the contract of [`register`](Self::register).
@@ -255,13 +257,14 @@ impl Worker {
         len: usize,
         is_writable: bool,
     ) -> Result<Registration> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `register`.
         unsafe { self.register_as(Some(UCS_MEMORY_TYPE_CUDA), start, len, is_writable) }
     }
 
     /// # Safety
-    /// The caller must uphold the contract of [`register`](Self::register). `memory_type` is the
-    /// actual type of the memory, or `None` to let UCX find out.
+    /// The caller must uphold the contract of [`register`](Self::register). It must also ensure
+    /// that `memory_type` is the actual type of the memory, or `None`, with which UCX detects the
+    /// type.
     unsafe fn register_as(
         &mut self,
         memory_type: Option<ucs_memory_type_t>,
@@ -288,20 +291,20 @@ impl Worker {
         };
         let call = &self.ucx.call;
         let mut memory = ptr::null_mut();
-        // SAFETY: the caller guarantees that the memory is valid. The result pointers point to
-        // variables of the types that UCX writes.
+        // SAFETY: the context and the parameters are valid, the caller guarantees that the memory
+        // is mapped, and the result is written to a variable of the right type.
         let status = unsafe { (call.ucp_mem_map)(self.context, &params, &mut memory) };
         self.ucx.check("ucp_mem_map", status)?;
         let (mut key, mut size) = (ptr::null_mut(), 0);
-        // SAFETY: the memory was registered above. The result pointers point to variables of the
-        // types that UCX writes.
+        // SAFETY: the memory was registered above, and the results are written to variables of the
+        // right types.
         let status = unsafe { (call.ucp_rkey_pack)(self.context, memory, &mut key, &mut size) };
         if let Err(error) = self.ucx.check("ucp_rkey_pack", status) {
-            // SAFETY: the registration was made above and is not used elsewhere.
+            // SAFETY: the registration was created above and is not used elsewhere.
             unsafe { (call.ucp_mem_unmap)(self.context, memory) };
             return Err(error);
         }
-        // SAFETY: UCX returns the length of the key, and frees the key here.
+        // SAFETY: UCX has returned a key of `size` bytes, which is read before it is released.
         let bytes = unsafe {
             let bytes = std::slice::from_raw_parts(key.cast::<u8>(), size).to_vec();
             (call.ucp_rkey_buffer_release)(key);
@@ -316,19 +319,19 @@ impl Worker {
         })
     }
 
-    /// Returns `true` if the loaded UCX supports CUDA, so that it can move GPU memory.
+    /// Returns `true` if the loaded UCX supports CUDA, so that it can access GPU memory.
     pub fn knows_cuda(&self) -> Result<bool> {
         let mut attributes = ucp_context_attr_t {
             field_mask: UCP_ATTR_FIELD_MEMORY_TYPES.into(),
             ..Default::default()
         };
-        // SAFETY: the context is valid, and the result is written to a place of its type.
+        // SAFETY: the context is valid, and the result is written to a variable of the right type.
         let status = unsafe { (self.ucx.call.ucp_context_query)(self.context, &mut attributes) };
         self.ucx.check("ucp_context_query", status)?;
         Ok(attributes.memory_types & 1 << UCS_MEMORY_TYPE_CUDA != 0)
     }
 
-    /// Returns the names of the transports that the endpoint uses, sorted.
+    /// Returns the sorted names of the transports that the endpoint uses.
     pub fn transports(&self) -> Result<Vec<String>> {
         let endpoint = self.endpoint()?;
         let mut entries = [ucp_transport_entry_t::default(); MAX_TRANSPORTS];
@@ -349,7 +352,8 @@ impl Worker {
         let named = entries.iter().take(count);
         let mut names: Vec<_> = named
             .filter(|entry| !entry.transport_name.is_null())
-            // SAFETY: UCX's texts end with zeros, and live until the endpoint is closed.
+            // SAFETY: the name is not null. UCX's names are C strings that live until the endpoint
+            // is closed.
             .map(|entry| unsafe { CStr::from_ptr(entry.transport_name) })
             .map(|name| name.to_string_lossy().into_owned())
             .collect();
@@ -358,26 +362,27 @@ impl Worker {
         Ok(names)
     }
 
-    /// Ends a registration. Does nothing if another worker made it, or if it has ended.
+    /// Ends a registration. Does nothing if another worker created it or if it has already ended.
     pub fn unregister(&mut self, registration: &Registration) {
         if let Some(memory) = self.registered.remove(&registration.number) {
-            // SAFETY: this worker's context made the handle, which was in the map until now.
+            // SAFETY: this worker's context created the handle, which was in the map until now, so
+            // it is unmapped once.
             unsafe { (self.ucx.call.ucp_mem_unmap)(self.context, memory) };
         }
     }
 
-    /// Unpacks the key of memory of the peer.
+    /// Unpacks a key for memory of the peer.
     ///
     /// # Safety
-    /// The caller must ensure that the trusted peer to which this worker is connected returned the
-    /// key, because UCX does not check it.
+    /// The caller must ensure that the key comes from the trusted peer to which this worker is
+    /// connected, because UCX does not check it.
     pub unsafe fn unpack(&mut self, key: &[u8]) -> Result<RemoteKey> {
         if key.is_empty() {
             return Err(Error::Protocol("its memory has no key"));
         }
         let endpoint = self.endpoint()?;
         let mut unpacked = ptr::null_mut();
-        // SAFETY: the endpoint is valid, and the caller ensures that the key is valid.
+        // SAFETY: the endpoint is valid, and the caller guarantees that the key is valid.
         let status = unsafe {
             (self.ucx.call.ucp_ep_rkey_unpack)(endpoint, key.as_ptr().cast(), &mut unpacked)
         };
@@ -385,18 +390,19 @@ impl Worker {
         Ok(RemoteKey(unpacked))
     }
 
-    /// Destroys a key.
+    /// Destroys an unpacked key.
     ///
     /// # Safety
     /// The caller must ensure that this worker unpacked the key, that the worker has not been
     /// [renewed](Self::renew) since, and that the key is not used any more.
     pub unsafe fn destroy_key(&mut self, key: RemoteKey) {
-        // SAFETY: the caller ensures that the key is valid and is destroyed once.
+        // SAFETY: the caller guarantees that this worker unpacked the key and that it is not used
+        // again.
         unsafe { (self.ucx.call.ucp_rkey_destroy)(key.0) };
     }
 
-    /// Starts to write bytes to the peer. Returns `None` if there is nothing to wait for, because
-    /// UCX has already sent the bytes.
+    /// Starts to write `len` bytes from `from` to address `to` in the peer's memory. Returns `None`
+    /// if UCX has already sent the bytes, so that there is nothing to wait for.
     ///
     /// # Safety
     /// The caller must ensure that `len` bytes at `from` can be read until the request is done,
@@ -409,14 +415,16 @@ impl Worker {
         key: RemoteKey,
     ) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
-        // SAFETY: the endpoint is valid, and the caller ensures this of the bytes and the key.
+        // SAFETY: the endpoint is valid, and the caller guarantees that the local bytes and the key
+        // are valid.
         let status = unsafe {
             (self.ucx.call.ucp_put_nbx)(endpoint, from.cast(), len, to, key.0, &Default::default())
         };
         self.started("ucp_put_nbx", status)
     }
 
-    /// Starts to read bytes from the peer. Returns `None` if the bytes have already arrived.
+    /// Starts to read `len` bytes from address `from` in the peer's memory to `into`. Returns
+    /// `None` if the bytes have already arrived.
     ///
     /// # Safety
     /// The caller must ensure that `len` bytes at `into` can be written until the request is done,
@@ -429,7 +437,8 @@ impl Worker {
         key: RemoteKey,
     ) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
-        // SAFETY: the endpoint is valid, and the caller ensures this of the bytes and the key.
+        // SAFETY: the endpoint is valid, and the caller guarantees that the local bytes and the key
+        // are valid.
         let status = unsafe {
             (self.ucx.call.ucp_get_nbx)(
                 endpoint,
@@ -443,8 +452,8 @@ impl Worker {
         self.started("ucp_get_nbx", status)
     }
 
-    /// Starts an operation that completes when all written bytes are at the peer. Returns `None` if
-    /// they already are.
+    /// Starts an operation that completes when all written bytes are in the peer's memory. Returns
+    /// `None` if that is already the case.
     pub fn flush(&mut self) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
         // SAFETY: the endpoint is valid.
@@ -455,8 +464,8 @@ impl Worker {
     fn started(&self, call: &'static str, status: ucs_status_ptr_t) -> Result<Option<Request>> {
         match status.addr() {
             0 => Ok(None),
-            // UCX returns an error code in place of a pointer. The last hundred addresses represent
-            // error codes.
+            // UCX may return an error code instead of a pointer. The last hundred addresses
+            // represent error codes.
             code if code >= UCS_ERR_LAST as isize as usize => {
                 Err(self.ucx.error(call, code as isize as ucs_status_t))
             }
@@ -467,36 +476,38 @@ impl Worker {
         }
     }
 
-    /// Returns `true` if a request is complete. Frees a completed request.
+    /// Returns `true` if a request is complete, and frees the request in that case.
     ///
     /// # Errors
-    /// Returns the error of the operation. Also returns an error if another worker made the
-    /// request.
+    /// Returns the error with which the operation failed. Also returns an error if another worker
+    /// started the request.
     pub fn is_done(&mut self, request: &mut Option<Request>) -> Result<bool> {
         let Some(Request { handle, worker }) = *request else {
             return Ok(true);
         };
         if worker != self.number {
-            return Err(Error::invalid("the request is one of another UCX worker"));
+            return Err(Error::invalid("another UCX worker started the request"));
         }
-        // SAFETY: this worker made the request, which was not freed yet.
+        // SAFETY: this worker started the request, which was not freed yet.
         let status = unsafe { (self.ucx.call.ucp_request_check_status)(handle) };
         if status == UCS_INPROGRESS {
             return Ok(false);
         }
         *request = None;
-        // SAFETY: this worker made the request, which is complete. `request` was its only owner.
+        // SAFETY: this worker started the request, which is complete, and `request` was its only
+        // owner.
         unsafe { (self.ucx.call.ucp_request_free)(handle) };
         self.ucx.check("moving memory", status).map(|()| true)
     }
 
-    /// Makes progress. Returns `true` if there was anything to do.
+    /// Lets UCX process pending work. Returns `true` if there was any.
     pub fn progress(&mut self) -> bool {
         // SAFETY: the worker is valid.
         unsafe { (self.ucx.call.ucp_worker_progress)(self.worker) != 0 }
     }
 
-    /// Arms the descriptor for the next event. Returns `false` if an event has arrived already.
+    /// Arms the worker's descriptor for the next event. Returns `false` if an event has already
+    /// arrived.
     pub fn arm(&mut self) -> Result<bool> {
         // SAFETY: the worker is valid.
         match unsafe { (self.ucx.call.ucp_worker_arm)(self.worker) } {
@@ -505,7 +516,7 @@ impl Worker {
         }
     }
 
-    /// Closes the endpoint. All operations in flight fail.
+    /// Closes the endpoint. All operations that are in flight fail.
     pub fn close_endpoint(&mut self) {
         let Some(endpoint) = self.endpoint.take() else {
             return;
@@ -531,14 +542,15 @@ impl Worker {
 
 /// Maximum number of transports that are reported for an endpoint. UCX has at most 16.
 const MAX_TRANSPORTS: usize = 32;
-/// Number of progress calls after which a closing endpoint is assumed to be closed.
+/// Maximum number of progress calls for closing an endpoint. After that, the endpoint is assumed to
+/// be closed.
 const MAX_CLOSING_STEPS: u32 = 1_000_000;
 
 impl Drop for Worker {
     fn drop(&mut self) {
         self.close_endpoint();
-        // SAFETY: the handles are valid, and are destroyed once. Keys and requests cannot be used
-        // without this worker. `register` promises that memory is no longer used after the drop.
+        // SAFETY: the handles are valid, and each is destroyed once. Keys and requests cannot be
+        // used without this worker.
         unsafe {
             for memory in self.registered.values() {
                 (self.ucx.call.ucp_mem_unmap)(self.context, *memory);

@@ -3,39 +3,30 @@
 use super::hosts::Peer;
 use super::{TOKEN, has_ucx, words};
 
-/// Returns the environment of two processes with a device whose memory the host cannot access. It
-/// is the device in `CROSSHANDLE_LINK_DEVICE`, or the simulated driver's.
-fn with_device(test: &str) -> Option<Vec<(&'static str, String)>> {
-    if let Ok(device) = std::env::var("CROSSHANDLE_LINK_DEVICE") {
-        return Some(vec![("CROSSHANDLE_LINK_DEVICE", device)]);
-    }
+type Variables = Vec<(&'static str, String)>;
+
+/// Returns the environment of processes with the simulated Level Zero driver, whose memory the host
+/// cannot access.
+fn simulated() -> Variables {
     let loaders = std::env::var("ZE_LOADER_LIB_DIRS").unwrap_or_default();
-    let Some(loader) = loaders
-        .split(':')
-        .next_back()
-        .filter(|path| !path.is_empty())
-    else {
-        eprintln!("SKIPPED {test}: there is no Level Zero loader (ZE_LOADER_LIB_DIRS)");
-        return None;
-    };
+    let newest = loaders.split(':').next_back();
+    let loader = newest.filter(|path| !path.is_empty()).expect(
+        "ZE_LOADER_LIB_DIRS is not set: run this test with `cargo xtask test`, which sets it",
+    );
     let driver = std::env::current_exe().unwrap();
     let driver = driver.with_file_name("libze_sim.so");
     assert!(driver.is_file(), "there is no {}", driver.display());
-    Some(vec![
+    vec![
         ("CROSSHANDLE_LINK_DEVICE", "level_zero:0".into()),
         ("LD_LIBRARY_PATH", loader.to_owned()),
         ("ZE_ENABLE_ALT_DRIVERS", driver.display().to_string()),
-    ])
+    ]
 }
 
 /// Device memory is copied over a link. With `staged`, it is copied through host memory on both
 /// sides.
-fn memory_of_devices_crosses(data: &str, staged: &str) {
-    let test = "memory_of_devices_crosses";
-    let Some(variables) = with_device(test) else {
-        return;
-    };
-    let (mut owner, mut user) = (Peer::with(&variables), Peer::with(&variables));
+fn memory_of_devices_crosses(variables: &Variables, data: &str, staged: &str) {
+    let (mut owner, mut user) = (Peer::with(variables), Peer::with(variables));
     let interface = if data.contains(":-:") { "-" } else { "lo" };
     let options = format!("{TOKEN} {data} {interface} 10000");
     let address = owner.ask(&format!("listen 127.0.0.1:0 {options}"));
@@ -82,26 +73,41 @@ fn memory_of_devices_crosses(data: &str, staged: &str) {
 }
 
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn memory_of_devices_crosses_over_tls() {
-    memory_of_devices_crosses("tls", " staged");
+    memory_of_devices_crosses(&simulated(), "tls", " staged");
 }
 
 #[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn memory_of_devices_crosses_over_ucx() {
     if has_ucx("memory_of_devices_crosses_over_ucx") {
-        memory_of_devices_crosses("ucx", " staged");
+        memory_of_devices_crosses(&simulated(), "ucx", " staged");
     }
 }
 
-/// UCX itself moves memory of CUDA GPUs: over TCP by its own copies, and within a host by CUDA's.
-#[test]
-fn memory_of_devices_is_moved_by_ucx_alone() {
-    let test = "memory_of_devices_is_moved_by_ucx_alone";
-    let device = std::env::var("CROSSHANDLE_LINK_DEVICE").unwrap_or_default();
-    if !device.starts_with("cuda") {
-        eprintln!("SKIPPED {test}: CROSSHANDLE_LINK_DEVICE names no GPU of CUDA");
-    } else if has_ucx(test) {
-        memory_of_devices_crosses("ucx:tcp,cuda_copy,self:needed", "");
-        memory_of_devices_crosses("ucx:-:needed", "");
+mod on_a_gpu {
+    use super::*;
+
+    fn gpu() -> Variables {
+        vec![("CROSSHANDLE_LINK_DEVICE", "cuda:0".into())]
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn memory_crosses_over_tls() {
+        memory_of_devices_crosses(&gpu(), "tls", " staged");
+    }
+
+    /// UCX itself moves memory of CUDA GPUs: over TCP by its own copies, and within a host by
+    /// CUDA's.
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn memory_is_moved_by_ucx_alone() {
+        if has_ucx("memory_is_moved_by_ucx_alone") {
+            memory_of_devices_crosses(&gpu(), "ucx", " staged");
+            memory_of_devices_crosses(&gpu(), "ucx:tcp,cuda_copy,self:needed", "");
+            memory_of_devices_crosses(&gpu(), "ucx:-:needed", "");
+        }
     }
 }

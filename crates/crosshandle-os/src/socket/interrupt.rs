@@ -3,11 +3,14 @@
 //! Both belong to the calling thread, so every wait for another process finds them at any depth.
 //! For the code that cleans up, an interrupted wait looks like a wait that timed out.
 
-use crate::tuning::INTERRUPT_INTERVAL;
 use crosshandle_types::sync::{Condvar, Deadline, MutexGuard};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::time::Duration;
+
+/// Interval at which a wait for another process checks whether the program has interrupted it. It
+/// limits how late Ctrl-C in Python ends a call.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The conditions that end the calling thread's waits.
 #[derive(Clone, Copy)]

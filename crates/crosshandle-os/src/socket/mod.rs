@@ -24,7 +24,6 @@ pub use messages::{
 };
 
 use super::lock::last_error;
-use super::tuning::MAX_SOCKET_TIMEOUT;
 use crosshandle_types::sync::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -36,6 +35,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
 use std::time::Duration;
+
+/// Maximum timeout that is set on a socket, one year, because the kernel's counter is limited.
+const MAX_SOCKET_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | SocketFlags::CLOEXEC;

@@ -7,7 +7,6 @@
 //! after [`BACKGROUND_IDLE`].
 
 use super::ThreadKind;
-use super::tuning::{BACKGROUND_IDLE, MAX_BOUNDED_JOBS};
 use crate::fork::PerProcess;
 use crosshandle_types::error::Result;
 use crosshandle_types::observe::Limit;
@@ -17,6 +16,14 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
+
+/// Time after which an idle background thread ends. Starting a new thread takes about 50 µs.
+const BACKGROUND_IDLE: Duration = Duration::from_secs(2);
+
+/// Maximum number of jobs of [`background::run`](super::background::run) that run at the same time.
+/// With a lower limit, drops that block in a driver delay other drops sooner. With a higher limit,
+/// a burst of drops uses more of the process's thread limit.
+const MAX_BOUNDED_JOBS: usize = 16;
 
 /// A function to run in the background.
 type Job = Box<dyn FnOnce() + Send>;
@@ -100,7 +107,7 @@ pub fn is_own_thread() -> bool {
 
 /// Starts threads for queued jobs that have no thread because earlier starts failed. Returns
 /// whether such jobs remain. The caller should then call this function again after
-/// [`START_RETRY`](super::tuning::START_RETRY).
+/// [`START_RETRY`](super::START_RETRY).
 pub fn start_missing_threads() -> bool {
     start_missing(SERVICE.lock()).is_err()
 }

@@ -1,7 +1,10 @@
 //! Sleep intervals for polling a state that sends no notification when it changes.
 
-use super::tuning::BACKOFF_STEPS;
 use std::time::{Duration, Instant};
+
+/// Ratio of the time since the last progress to the next sleep of a
+/// [`Backoff`](super::backoff::Backoff).
+const BACKOFF_STEPS: u32 = 8;
 
 /// Computes the interval between polls. It is 1/8 of the time since the last progress, within
 /// bounds, so that the delay stays proportional to the wait.

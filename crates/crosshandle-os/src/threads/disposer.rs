@@ -9,7 +9,6 @@
 
 use super::ThreadKind;
 use super::background::contain;
-use super::tuning::DISPOSER_IDLE;
 use crate::fork::{Birth, KeptFromChildren, PerProcess};
 use crate::memfd;
 use crate::socket::{self, Guard};
@@ -18,6 +17,10 @@ use crosshandle_types::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Time after which the idle disposer thread ends.
+const DISPOSER_IDLE: Duration = Duration::from_secs(1);
 
 type Garbage = Box<dyn Send>;
 

@@ -4,10 +4,16 @@
 //! memory. So a thread that drops its last context waits for such jobs of other threads ([`wait`]).
 
 use super::background;
-use super::tuning::DRIVER_JOB_WAIT;
 use crate::fork::PerProcess;
 use crosshandle_types::sync::{Condvar, Deadline, Mutex};
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Maximum time that a thread waits for background jobs that call a driver
+/// ([`driver_jobs::wait`](super::driver_jobs::wait)). If it is too short, the process may end
+/// during a call to a slow driver, which drivers don't survive. If a driver hangs, the end of a
+/// context is delayed by this time.
+const DRIVER_JOB_WAIT: Duration = Duration::from_secs(1);
 
 struct Unfinished {
     /// The number of the next [`Announced`].

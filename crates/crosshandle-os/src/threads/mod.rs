@@ -10,11 +10,14 @@ pub mod exchange;
 pub mod round_robin;
 mod tuning;
 
-pub use tuning::START_RETRY;
-
 use crate::process;
 use crosshandle_types::error::{Error, Result};
 use std::thread::{self, Builder, JoinHandle};
+use std::time::Duration;
+
+/// Time after which another thread retries to start a background thread that the system refused to
+/// start.
+pub const START_RETRY: Duration = Duration::from_millis(10);
 
 /// The kinds of threads. Linux shows only the first 15 bytes of a thread's name, so no name is
 /// longer.

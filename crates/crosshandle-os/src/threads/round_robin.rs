@@ -1,71 +1,87 @@
 //! The order in which requests are served when more of them are ready than can be served at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-/// Records when each process and each user was last served, counted in turns.
-///
-/// Users take turns, and so do the processes of a user. Whichever was served longest ago comes
-/// first. More connections give a process no more turns. The connections of one process do not take
-/// turns: the one with the lowest number always comes first.
-pub struct RoundRobin<U, P> {
-    /// Maximum number of processes to remember. Half of them are forgotten when there are more.
-    remembered: usize,
-    turns: u64,
-    of_process: BTreeMap<P, u64>,
-    of_user: BTreeMap<U, u64>,
+/// The user and the process that share the turns of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Party {
+    /// `None` for descriptors of this process, which take turns as one more user.
+    user: Option<u32>,
+    process: u64,
 }
 
-impl<U: Copy + Ord, P: Copy + Ord> RoundRobin<U, P> {
-    pub fn new(remembered: usize) -> Self {
+impl Party {
+    /// Returns the party of a peer's connection. `pid` is the peer's process id in this process's
+    /// PID namespace, or 0 if it has none there.
+    pub fn peer(uid: u32, pid: u32) -> Self {
         Self {
-            remembered,
-            turns: 0,
-            of_process: BTreeMap::new(),
-            of_user: BTreeMap::new(),
+            user: Some(uid),
+            process: pid.into(),
         }
     }
 
-    /// Notes that a process of a user is being served.
-    pub fn note(&mut self, user: U, process: P) {
-        self.turns += 1;
-        self.of_process.insert(process, self.turns);
-        self.of_user.insert(user, self.turns);
-        if self.of_process.len() > self.remembered {
-            // Entries of processes that were served long ago are dropped. They then come first,
-            // like new processes.
-            let recent = self.turns.saturating_sub(self.remembered as u64 / 2);
-            self.of_process.retain(|_, turn| *turn > recent);
-            self.of_user.retain(|_, turn| *turn > recent);
+    /// Returns the party of a descriptor of this process. Each `number` takes its own turns.
+    pub fn own(number: u64) -> Self {
+        Self {
+            user: None,
+            process: number,
+        }
+    }
+}
+
+/// A queue of ready connections in which users take turns, and so do the processes of a user and
+/// the connections of a process.
+///
+/// More processes give a user no more turns, and more connections give a process no more. A turn
+/// takes logarithmic time, however many connections are ready. Nothing is remembered about a
+/// connection that is not in the queue.
+#[derive(Default)]
+pub struct RoundRobin {
+    /// The users with a connection in the queue. The front has the next turn.
+    users: VecDeque<Option<u32>>,
+    /// The processes of each of these users, in the same order.
+    processes: BTreeMap<Option<u32>, VecDeque<u64>>,
+    /// The connections of each of these processes, in the same order.
+    connections: BTreeMap<Party, VecDeque<u64>>,
+}
+
+impl RoundRobin {
+    pub fn is_empty(&self) -> bool {
+        self.users.is_empty()
+    }
+
+    /// Adds a connection behind the others of its process. It must not be in the queue already.
+    pub fn push(&mut self, party: Party, connection: u64) {
+        let connections = self.connections.entry(party).or_default();
+        connections.push_back(connection);
+        if connections.len() > 1 {
+            return;
+        }
+        let processes = self.processes.entry(party.user).or_default();
+        processes.push_back(party.process);
+        if processes.len() == 1 {
+            self.users.push_back(party.user);
         }
     }
 
-    /// Returns the numbers of the first `most` requests to serve. Each request has the user, the
-    /// process and a number. Requests of one process come in ascending order of their numbers.
-    pub fn order(&self, requests: impl Iterator<Item = (U, P, u64)>, most: usize) -> Vec<u64> {
-        let mut of_process: BTreeMap<P, u32> = BTreeMap::new();
-        // The first request of every process comes before the second request of any process.
-        let mut all: Vec<_> = requests
-            .map(|(user, process, number)| {
-                let count = of_process.entry(process).or_default();
-                *count += 1;
-                let last = self.of_process.get(&process).copied().unwrap_or(0);
-                (*count, last, number, user)
-            })
-            .collect();
-        all.sort_unstable();
-        let mut of_user: BTreeMap<U, u32> = BTreeMap::new();
-        let mut ranked: Vec<_> = all
-            .into_iter()
-            .map(|(_, _, number, user)| {
-                let rank = of_user.entry(user).or_default();
-                *rank += 1;
-                let last = self.of_user.get(&user).copied().unwrap_or(0);
-                (*rank, last, number)
-            })
-            .collect();
-        ranked.sort_unstable();
-        ranked.truncate(most);
-        ranked.into_iter().map(|(_, _, number)| number).collect()
+    /// Removes the connection whose turn it is. Then it is the turn of another user, if there is
+    /// one.
+    pub fn pop(&mut self) -> Option<u64> {
+        let user = self.users.pop_front()?;
+        let processes = self.processes.get_mut(&user)?;
+        let process = processes.pop_front()?;
+        let party = Party { user, process };
+        let connections = self.connections.get_mut(&party)?;
+        let connection = connections.pop_front();
+        match connections.is_empty() {
+            true => drop(self.connections.remove(&party)),
+            false => processes.push_back(process),
+        }
+        match processes.is_empty() {
+            true => drop(self.processes.remove(&user)),
+            false => self.users.push_back(user),
+        }
+        connection
     }
 }
 
@@ -73,15 +89,46 @@ impl<U: Copy + Ord, P: Copy + Ord> RoundRobin<U, P> {
 mod tests {
     use super::*;
 
+    fn take(queue: &mut RoundRobin, count: usize) -> Vec<u64> {
+        std::iter::from_fn(|| queue.pop()).take(count).collect()
+    }
+
     #[test]
-    fn users_and_processes_of_long_ago_are_forgotten() {
-        let mut turns = RoundRobin::new(8);
-        for process in 0..100_u32 {
-            turns.note(process, process);
-            assert!(turns.of_process.len() <= 8 && turns.of_user.len() <= 8);
+    fn users_take_turns_and_so_do_their_processes_and_the_connections_of_these() {
+        let mut queue = RoundRobin::default();
+        (0..4).for_each(|connection| queue.push(Party::peer(1, 10), connection));
+        (10..12).for_each(|connection| queue.push(Party::peer(1, 11), connection));
+        (20..23).for_each(|connection| queue.push(Party::peer(2, 10), connection));
+        let order = [0, 20, 10, 21, 1, 22, 11, 2, 3];
+        assert_eq!(take(&mut queue, 100), order);
+        assert!(queue.is_empty() && queue.processes.is_empty() && queue.connections.is_empty());
+    }
+
+    #[test]
+    fn connections_that_are_always_ready_delay_others_by_a_turn_each() {
+        const HOSTILE: u64 = 20;
+        // Neither a newcomer of the same process, nor one of another process or user, waits for
+        // longer than the connections with which it takes turns.
+        for (newcomer, most) in [
+            (Party::peer(1, 10), HOSTILE as usize + 1),
+            (Party::peer(1, 11), 2),
+            (Party::peer(2, 10), 2),
+        ] {
+            let mut queue = RoundRobin::default();
+            (0..HOSTILE).for_each(|connection| queue.push(Party::peer(1, 10), connection));
+            for _ in 0..7 {
+                let connection = queue.pop().expect("one is ready");
+                queue.push(Party::peer(1, 10), connection);
+            }
+            queue.push(newcomer, HOSTILE);
+            let mut turns = 1;
+            while let Some(connection) = queue.pop()
+                && connection != HOSTILE
+            {
+                queue.push(Party::peer(1, 10), connection);
+                turns += 1;
+            }
+            assert!(turns <= most, "{newcomer:?} had to wait for {turns} turns");
         }
-        // Only the latest processes come after a new one.
-        let ready = [(99, 99, 1), (100, 100, 2), (3, 3, 3)];
-        assert_eq!(turns.order(ready.into_iter(), 3), [2, 3, 1]);
     }
 }

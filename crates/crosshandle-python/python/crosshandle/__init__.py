@@ -1,8 +1,8 @@
-"""Arrays and events that processes share, without a copy.
+"""Shares arrays and events between processes without copying them.
 
-A process creates memory or an event and gets a handle, or packs whole arrays with `share`. It sends
-the bytes to another process over any channel. The other process opens the bytes, and gets the same
-object without a copy.
+A process packs arrays with `share`, or creates memory or an event and gets a handle. It sends the
+packed arrays or the handle, as bytes, to another process over any channel. The other process opens
+the bytes, and then uses the same memory or event.
 
 >>> import crosshandle
 >>> array = crosshandle.zeros((1024, 1024), "float32")
@@ -125,28 +125,28 @@ __all__ = [
     "zeros",
 ]
 
-# Modules that are imported on first use, because some need torch or CuPy.
+# Modules that are imported only on first use, because some of them need torch or CuPy.
 _MODULES = ("cupy", "engines", "link", "store", "torch")
 
-# Hints for names that this package lacks but similar packages have.
+# Hints for names that this package does not have, but that similar packages do.
 _HINTS = {
     "SharedMemory": "make an array with crosshandle.empty(shape, dtype), or bytes with Context().allocate(nbytes)",
     "SharedArray": "make an array with crosshandle.empty(shape, dtype)",
     "array": "copy data with crosshandle.asarray(data), or make an array with crosshandle.empty(shape, dtype)",
     "allocate": "make an array with crosshandle.empty(shape, dtype), or bytes with Context().allocate(nbytes)",
-    "attach": "open what was sent with crosshandle.open(data)",
-    "close": "close what was opened: memory.close(), or a with statement",
-    "connect": "open what was sent with crosshandle.open(data), or another host's with crosshandle.link",
+    "attach": "open the received bytes with crosshandle.open(data)",
+    "close": "close the opened object with memory.close(), or use a with statement",
+    "connect": "open the received bytes with crosshandle.open(data), or connect to another host with crosshandle.link",
     "device": "it is called crosshandle.Device",
     "dumps": "bytes(crosshandle.share(tree)) are the bytes to send",
     "export": "bytes(crosshandle.share(tree)) are the bytes to send",
     "from_numpy": "copy an array with crosshandle.asarray(array)",
-    "get": "open what was sent with crosshandle.open(data)",
-    "load": "open what was sent with crosshandle.open(data), or a model with crosshandle.store.open(name)",
-    "loads": "open what was sent with crosshandle.open(data)",
+    "get": "open the received bytes with crosshandle.open(data)",
+    "load": "open the received bytes with crosshandle.open(data), or a model with crosshandle.store.open(name)",
+    "loads": "open the received bytes with crosshandle.open(data)",
     "put": "bytes(crosshandle.share(tree)) are the bytes to send",
-    "receive": "send the bytes in any way, for example by a pipe, and open them with crosshandle.open(data)",
-    "send": "bytes(crosshandle.share(tree)) are the bytes to send, in any way",
+    "receive": "receive the bytes over any channel, such as a pipe, and open them with crosshandle.open(data)",
+    "send": "send bytes(crosshandle.share(tree)) over any channel",
     "wait": "wait for an event with event.wait(timeout=…)",
 }
 

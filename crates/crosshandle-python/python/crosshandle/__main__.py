@@ -1,4 +1,4 @@
-"""`python -m crosshandle`: the `crosshandle` command."""
+"""Runs the `crosshandle` command for `python -m crosshandle`."""
 
 from ._paths import main
 

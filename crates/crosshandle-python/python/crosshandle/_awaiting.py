@@ -1,4 +1,4 @@
-"""Awaiting events in asyncio and trio, with one descriptor for each event loop."""
+"""Waits for events in asyncio and trio, with one file descriptor for each event loop."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 from ._crosshandle import Event, Notifier
 
 
-# The waits in progress of all event loops, each as (id of the loop's `_Tokens`, token).
+# The pending waits in all event loops. Each wait is a tuple: the `id` of the loop's `_Tokens`, and
+# the token.
 _awaited: set[tuple[int, int]] = set()
 
 
 class _Tokens:
-    """The waits of one event loop: a notifier, and for each wait a token and a callback."""
+    """The pending waits in one event loop. Each wait has a token for the notifier, and a
+    callback."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
@@ -40,9 +42,9 @@ class _Tokens:
             self.notifier.remove(token)
 
     def close(self) -> None:
-        """Closes the descriptor after the loop has ended.
+        """Closes the notifier's file descriptor after the event loop has ended.
 
-        Pending callbacks are dropped, not called.
+        Drops pending callbacks without calling them.
         """
         for token in self.waiting:
             _awaited.discard((id(self), token))
@@ -58,9 +60,9 @@ class _Tokens:
 
 
 def reached(event: Event, value: int) -> Awaitable[None]:
-    """Waits until signal `value` of the event has completed.
+    """Returns an awaitable that completes when signal `value` of the event has completed.
 
-    Raises what `Event.wait_value` raises.
+    Awaiting it raises the same exceptions as `Event.wait_value`.
     """
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_run():
@@ -68,9 +70,9 @@ def reached(event: Event, value: int) -> Awaitable[None]:
     return _reached_in_asyncio(event, value)
 
 
-# This dictionary has only weak references, because each loop keeps its own tokens alive through the
-# reader `tokens.tell_all`. Strong references would leak the tokens of a loop that was closed while
-# a task waited: that task keeps the loop alive.
+# The `_Tokens` of each asyncio loop. The loop itself keeps them alive, because `tokens.tell_all` is
+# registered as a reader. References here are weak: a loop that is closed while a task waits stays
+# alive through that task, and a strong reference would leak its tokens.
 _loops: weakref.WeakKeyDictionary[Any, weakref.ref[_Tokens]] = weakref.WeakKeyDictionary()
 
 
@@ -78,8 +80,8 @@ def _tokens_of(loop: Any) -> _Tokens:
     reference = _loops.get(loop)
     tokens = None if reference is None else reference()
     if tokens is None:
-        # Tasks that waited in a closed loop may not be collected for a while, so close its tokens
-        # now.
+        # A closed loop may stay alive for a while, through tasks that still wait in it. Close its
+        # tokens now.
         for other, former in list(_loops.items()):
             if other.is_closed():
                 del _loops[other]
@@ -92,9 +94,9 @@ def _tokens_of(loop: Any) -> _Tokens:
 
 
 async def _reached_in_asyncio(event: Event, value: int) -> None:
-    # A signal that arrives within a few microseconds is seen sooner by spinning (`_look`) than
-    # through the notifier's thread. If other signals are awaited too, the loop must not spin, so
-    # `done` checks once.
+    # If no other signal is awaited, spin for a few microseconds (`_look`), because spinning detects
+    # a signal sooner than the notifier's thread. Otherwise the loop must not spin, so check only
+    # once (`done`).
     if event.done(value) if _awaited else event._look(value):
         return
     import asyncio
@@ -133,8 +135,8 @@ async def _reached_in_trio(trio: Any, event: Event, value: int) -> None:
         variable.set(tokens)
 
         async def serve() -> None:
-            # trio ends its system tasks after all tasks of the program, so no task waits when this
-            # one closes the descriptor.
+            # trio cancels system tasks only after all tasks of the program have ended. So no task
+            # waits any more when this one closes the file descriptor.
             try:
                 while True:
                     await trio.lowlevel.wait_readable(tokens.notifier.fileno())

@@ -1,4 +1,4 @@
-"""Functions that create arrays and events which can be shared."""
+"""Functions that create arrays and events, which other processes can open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROTOCOLS = (
 
 Shape = Union[int, "tuple[int, ...]", "list[int]"]
 
-# Formats of `struct` for the element types that it supports.
+# Formats of the module `struct` for the element types that it supports.
 _FORMATS = {
     "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I",
     "uint64": "Q", "float16": "e", "float32": "f", "float64": "d", "complex64": "2f", "complex128": "2d",
@@ -28,8 +28,8 @@ def empty(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
     The elements are not initialized, as with `numpy.empty`.
 
     `dtype` is a type in any form that NumPy or torch accepts: `"float32"`, `"f4"`, `numpy.float32`,
-    `torch.bfloat16`, `float`. `device` is `"host"` (the default, also `"cpu"`), `"cuda"`,
-    `"cuda:1"`, a `Device` or a torch device.
+    `torch.bfloat16`, `float`. `device` is a name such as `"host"` (the default), `"cuda"` or
+    `"cuda:1"`, a `Device`, or a torch device.
 
     >>> array = crosshandle.empty((2, 3), "float32")
     >>> array.shape, array.dtype, array.nbytes
@@ -60,7 +60,7 @@ def ones(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
 def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """Creates an array filled with one value, which can be shared without a copy.
 
-    By default, `dtype` is the type of the value.
+    By default, `dtype` is the type of `fill_value`.
 
     >>> crosshandle.full(3, 7).tolist()
     [7, 7, 7]
@@ -73,11 +73,11 @@ def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None
 
 
 def asarray(value: Any, dtype: Any = None, *, device: Any = None) -> Array:
-    """Copies data into new memory that can be shared.
+    """Copies data into a new array that can be shared without another copy.
 
-    `value` is a NumPy array, a tensor, a buffer, a number, or nested lists of numbers. The array is
-    on `device`, or on the device of the data by default. Elements are converted to `dtype` if it is
-    given.
+    `value` is a NumPy array, a tensor, a buffer, a number, or nested lists of numbers. The new
+    array is on `device` (default: the device that `value` is on). With `dtype`, the elements are
+    converted to that type.
 
     >>> array = crosshandle.asarray([[1, 2], [3, 4]], "float32")
     >>> array.tolist()
@@ -92,13 +92,13 @@ def asarray(value: Any, dtype: Any = None, *, device: Any = None) -> Array:
 
 
 def event(name: str | None = None, *, device: Any = None, low_power: bool = False, isolated: bool = False) -> Event:
-    """Creates an event in the default context of a device (default: the host).
+    """Creates an event in the default context for `device` (default: the host).
 
-    Any process can signal it and wait for it.
+    Any process that opens the event can signal it and wait for it.
 
-    With `low_power`, waiting threads sleep at once instead of spinning first. With `isolated`, the
-    event's counters are in memory of their own, so a process that opens the event cannot access
-    other events.
+    With `low_power`, a waiting thread in this process sleeps at once instead of spinning first.
+    With `isolated`, the event's counters are in separate memory, so a process that opens the event
+    cannot access other events.
 
     >>> done = crosshandle.event("done")
     >>> done.signal()
@@ -109,7 +109,7 @@ def event(name: str | None = None, *, device: Any = None, low_power: bool = Fals
 
 
 def devices() -> list[Device]:
-    """Returns the devices of this machine that have an installed driver: the host, and GPUs.
+    """Returns the host and all GPUs of this machine whose driver is installed.
 
     >>> crosshandle.devices()[0].name
     'host:0'
@@ -131,7 +131,7 @@ def _type_of(value: Any) -> Any:
 
 
 def _element(value: Any, dtype: Any) -> bytes:
-    """Returns the bytes of one element."""
+    """Returns the bytes of one element of type `dtype` with the given value."""
     name, _ = _rust.dtype_of(dtype)
     if isinstance(value, (bool, int, float, complex)):
         form = _FORMATS.get(name)
@@ -141,7 +141,7 @@ def _element(value: Any, dtype: Any) -> bytes:
             except struct.error as error:
                 raise OverflowError(f"{value!r} is not a value of {name}: {error}") from None
         if name == "bfloat16":
-            # The upper half of the float32, rounded to nearest even.
+            # A bfloat16 is the upper half of a float32, here rounded to nearest even.
             bits = int.from_bytes(struct.pack("=f", value), "little")
             if value == value:
                 bits += 0x7FFF + (bits >> 16 & 1)
@@ -194,7 +194,8 @@ def _has_type(value: Any, dtype: Any) -> bool:
 
 def _copy_described(value: Any) -> Array:
     if not any(hasattr(value, name) for name in _PROTOCOLS) and hasattr(value, "__array__"):
-        # An object that supports no array protocol, such as a pandas Series.
+        # An object that NumPy can convert but that supports no array protocol, such as a pandas
+        # Series.
         import numpy
 
         value = numpy.asarray(value)
@@ -205,15 +206,15 @@ def _copy_described(value: Any) -> Array:
 
 
 def _has_arrays(value: Any) -> bool:
-    """Returns whether nested lists contain objects other than numbers. Only NumPy can convert such
-    lists."""
+    """Returns whether nested lists contain objects that are not numbers, such as arrays. Only NumPy
+    can convert such lists."""
     if isinstance(value, (list, tuple)):
         return any(_has_arrays(part) for part in value)
     return type(value) not in (bool, int, float, complex)
 
 
 def _of_numbers(value: Any, dtype: Any) -> Array | None:
-    """Makes an array from a number or from nested lists of numbers, without NumPy.
+    """Creates an array from a number or nested lists of numbers, without NumPy.
 
     Returns None for types that need NumPy.
     """
@@ -243,7 +244,7 @@ def _of_numbers(value: Any, dtype: Any) -> Array | None:
 
 
 def _adopted(holder: Any) -> Array:
-    """Makes an array from a tensor that another library passed to this package's DLPack
+    """Creates an array from a tensor that another library has passed to this package's DLPack
     functions."""
     from . import _sharing, _trees
 

@@ -17,39 +17,40 @@ class Device:
     def __new__(cls, name: Any = None) -> Device: ...
     @staticmethod
     def all() -> list[Device]:
-        """Returns the devices of this machine that have an installed driver."""
+        """Returns all devices of this machine whose driver is installed."""
     @property
     def name(self) -> str:
-        """The name of the device, such as `cuda:0`, which `Device` accepts."""
+        """The name of the device, such as `cuda:0`. `Device(name)` accepts it."""
     @property
     def description(self) -> str:
-        """The driver's name for the device."""
+        """The product name that the driver reports for the device."""
     @property
     def backend(self) -> str:
         """The backend of the device: `host`, `cuda` or `level_zero`."""
     @property
     def index(self) -> int:
-        """The number of the device among the devices of its backend, in this process."""
+        """The index of the device among the devices of its backend. It applies to this process
+        only."""
     @property
     def uuid(self) -> str:
-        """The identity of the device, which is the same in every process on this machine."""
+        """The UUID of the device. Every process on this machine sees the same UUID."""
     @property
     def total_memory(self) -> int:
         """The size of the device's memory, in bytes."""
     @property
     def free_memory(self) -> int | None:
-        """The free memory of the device in bytes, or `None` if the driver does not report it."""
+        """The device's free memory in bytes, or `None` if the driver does not report it."""
     @property
     def granularity(self) -> int:
-        """The granularity of physical memory and mappings, in bytes. Their sizes are multiples of
-        it."""
+        """The device's page size in bytes. Sizes of physical memory and of mappings must be
+        multiples of it."""
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class Context:
-    """A process's connection to one device. It creates objects that the process shares, and opens
-    objects of other processes."""
+    """A process's connection to one device. It creates memory, events and queues, and opens memory
+    and events from other processes."""
 
     def __new__(
         cls,
@@ -73,67 +74,79 @@ class Context:
         populate: bool = False,
         overcommit: bool = False,
     ) -> Memory:
-        """Allocates `nbytes` bytes of memory that can be shared. The memory is not initialized."""
+        """Allocates `nbytes` bytes of uninitialized memory that other processes can open."""
     def empty(self, shape: int | Sequence[int], dtype: Any = None) -> Array:
-        """Creates an array in new memory, without initializing its elements."""
+        """Creates an array with uninitialized elements in new memory. `shape` is a number or a
+        tuple of numbers. `dtype` is a NumPy dtype or a name (default: `float64`)."""
     def open_memory(self, handle: _Handle, *, writable: bool = True, timeout: float | None = None) -> Memory:
-        """Opens memory that another process has exported, without a copy."""
+        """Opens another process's memory without copying it."""
     def event(self, *, name: str | None = None, low_power: bool = False, isolated: bool = False) -> Event:
-        """Creates an event."""
+        """Creates an event. With `low_power`, a waiting thread in this process sleeps at once
+        instead of spinning first. With `isolated`, the event's counters are in memory that no other
+        event uses."""
     def open_event(self, handle: _Handle, *, low_power: bool = False, timeout: float | None = None) -> Event:
-        """Opens an event of another process."""
+        """Opens another process's event. `handle` is an `EventHandle`, its bytes or its text.
+        `low_power` has the same meaning as for `event`, and `timeout` as for `open_memory`."""
     def open(
         self, handle: _Handle, *, writable: bool = True, timeout: float | None = None
     ) -> Memory | Event | PhysicalMemory:
-        """Opens the object that a handle refers to: memory, physical memory or an event. With
-        `writable=False`, memory opens read-only."""
+        """Opens the object that a handle refers to: memory, physical memory or an event. Memory is
+        opened read-only if the handle is read-only or if `writable` is False. `timeout` has the
+        same meaning as for `open_memory`."""
     def queue(self, stream: Any = None, *, in_order: bool = True) -> Queue:
-        """Creates a queue. It runs commands in order, or as they become ready if `in_order` is
-        False. With `stream`, the queue is that stream."""
+        """Creates a queue that runs commands in the order of submission. With `in_order=False`, a
+        command runs as soon as the events that it waits for have been signalled."""
     def _adopt_stream(self, number: int, stream: Any) -> Queue:
-        """Adopts a stream of the driver by its number. The queue keeps `stream` alive, which is the
-        object that owns the driver's stream."""
+        """Creates a queue for an existing driver stream. `number` is the driver's stream handle.
+        `stream` is the Python object that owns the driver stream. The queue keeps this object
+        alive."""
     def physical_memory(self, nbytes: int) -> PhysicalMemory:
-        """Creates physical memory, whose size is a multiple of the device's granularity."""
+        """Creates `nbytes` bytes of physical memory. `nbytes` must be a multiple of the device's
+        granularity, which is 2 MiB on GPUs and one page on the host."""
     def reserve(self, nbytes: int) -> VirtualRange:
-        """Reserves addresses, into which physical memory can be mapped."""
+        """Reserves a range of `nbytes` addresses in this process. Physical memory can be mapped
+        into it."""
     def trim(self) -> None:
-        """Frees the unused memory that this context keeps for reuse."""
+        """Frees the unused memory that this context keeps for later allocations. Idle host memory
+        is freed automatically within about a second."""
     def memory_handle_at(self, address: int) -> MemoryHandle:
-        """Returns the handle of the memory that contains an address. The memory must belong to this
+        """Returns a handle to the memory that contains `address`. The memory must belong to this
         context."""
 
 @final
 class Memory:
-    """Memory that processes share. A context allocates it, or opens it from a handle."""
+    """Memory that several processes can use. `Context.allocate` creates it, and `crosshandle.open`
+    opens another process's memory from a handle."""
 
     name: str | None
     @property
     def nbytes(self) -> int:
-        """The size in bytes."""
+        """The size of the memory in bytes."""
     @property
     def address(self) -> int:
-        """The address of the memory in this process."""
+        """The address of the memory's first byte in this process."""
     @property
     def read_only(self) -> bool:
-        """Whether the memory is read-only."""
+        """Whether this process can only read the memory."""
     @property
     def in_use(self) -> bool:
-        """Whether a submitted command uses the memory."""
+        """Whether a submitted command that has not finished uses the memory."""
     def lend(self, owner: object, *, nbytes: int | None = None, offset: int = 0) -> Memory:
-        """Lends a part of the memory, as memory that has its own handles. `owner` is dropped when
-        no process has the part open."""
+        """Returns a part of the memory (default: all of it) as a new `Memory` object with its own
+        handles."""
     def handle(self, *, read_only: bool = False) -> MemoryHandle:
-        """Returns the handle to send to other processes."""
+        """Returns a handle, with which another process can open the memory."""
     def array(self, shape: int | Sequence[int] | None = None, dtype: Any = None, *, offset: int = 0) -> Array:
         """Returns a view of the memory as an array, without a copy."""
     def read(self, nbytes: int | None = None, *, offset: int = 0) -> bytes:
-        """Returns a copy of bytes of the memory, which must be in host memory."""
+        """Returns a copy of `nbytes` bytes from byte `offset` (default: up to the end). The host
+        must be able to access the memory."""
     def write(self, data: Any, *, offset: int = 0) -> None:
-        """Copies bytes, an array or another contiguous buffer into the memory, which must be in
-        host memory."""
+        """Copies `data` into the memory at byte `offset`. `data` is a bytes object, an array or
+        another contiguous buffer. The host must be able to access the memory."""
     def close(self) -> None:
-        """Closes the memory for this process. Arrays that were made from it keep it open."""
+        """Closes this object. The memory itself stays open while arrays that were created from it
+        live."""
     def __enter__(self) -> Memory: ...
     def __exit__(
         self,
@@ -149,20 +162,20 @@ class Array:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The size of each dimension, in elements."""
+        """The number of elements in each dimension."""
     @property
     def strides(self) -> tuple[int, ...]:
-        """The distance between neighbouring elements in each dimension, in bytes."""
+        """The distance in bytes between neighbouring elements, for each dimension."""
     @property
     def dtype(self) -> Any:
-        """The name of the element type, such as `float32` or `<M8[ns]`. For records it is the NumPy
-        dtype."""
+        """The name of the element type, such as `float32` or `<M8[ns]`. For records, the NumPy
+        dtype instead of a name."""
     @property
     def itemsize(self) -> int:
         """The size of an element in bytes."""
     @property
     def T(self) -> Array:
-        """The array with its dimensions in reverse order, as a view of the same memory."""
+        """The transposed array: a view of the same memory with the dimensions in reverse order."""
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
@@ -171,28 +184,30 @@ class Array:
         """The number of elements."""
     @property
     def nbytes(self) -> int:
-        """The size of all elements in bytes."""
+        """The total size of the elements in bytes."""
     @property
     def read_only(self) -> bool:
         """Whether the array is read-only."""
     @property
     def _is_lent(self) -> bool:
-        """Whether the array is in lent memory, which is kept together with its library's owner
-        object."""
+        """Whether the array is in lent memory. The loan keeps the objects alive that own the
+        bytes."""
     def _keep(self, kept: Array | Memory) -> None:
-        """Keeps `kept` alive as long as this array's memory. `kept` is memory or an array."""
+        """Keeps other memory alive as long as this array's memory. `kept` is a `Memory` or an
+        `Array`."""
     def _check_openable(self) -> None:
-        """Raises `StaleHandleError` or `ExporterGoneError` if no other process can open the array's
-        memory any more."""
+        """Raises `StaleHandleError` or `ExporterGoneError` if other processes can no longer open
+        the array's memory."""
     def __copy__(self) -> Array:
-        """Returns a copy in new memory of the same device, as `copy.copy` does for NumPy arrays."""
+        """Waits until the bytes are ready, and returns a copy in new memory on the same device. The
+        copy is writable and has no gaps."""
     def __deepcopy__(self, _memo: object) -> Array:
-        """Returns a copy, as `copy.copy` does."""
+        """Returns the same copy as `copy.copy`, because elements contain no Python objects."""
     def _as_read_only(self) -> Array:
         """Returns a read-only view of the array."""
     @property
     def event(self) -> Event | None:
-        """The event that signals when the bytes are ready, or `None` if the array was shared
+        """The event that is signalled when the bytes are ready, or `None` if the array was shared
         without an event."""
     @property
     def device(self) -> str:
@@ -201,28 +216,24 @@ class Array:
     def address(self) -> int:
         """The address of the first element in this process."""
     def wait(self, timeout: float | None = None) -> None:
-        """Waits on the host until the bytes are ready, at most `timeout` seconds."""
+        """Waits on the host until the bytes are ready. Raises `TimedOutError` after `timeout`
+        seconds."""
     def numpy(self, *, timeout: float | None = None) -> Any:
-        """Returns a NumPy array of the same bytes. Waits until the bytes are ready, at most
-        `timeout` seconds."""
+        """Returns a NumPy array that shares the array's bytes."""
     def torch(self, *, copy: bool = False) -> Any:
-        """Returns a torch tensor of the same bytes. For read-only memory, pass `copy=True` to get a
-        copy."""
+        """Returns a torch tensor that shares the array's bytes. torch supports neither read-only
+        tensors nor negative strides. For a read-only array or one with negative strides, pass
+        `copy=True` to get a copy."""
     def jax(self) -> Any:
-        """Returns a JAX array of the same bytes. No process may write to the bytes as long as the
-        JAX array lives."""
+        """Returns a JAX array that shares the array's bytes. No process may write to the bytes as
+        long as the JAX array lives."""
     def cupy(self) -> Any:
-        """Returns a CuPy array of the same bytes. The array must be in GPU memory."""
+        """Returns a CuPy array that shares the array's bytes. The array must be in GPU memory."""
     def dpctl(self, queue: Any = None) -> Any:
-        """Returns the array's bytes as dpctl memory of device USM, from the lowest byte to the
-        highest one.
-
-        The memory is in the context of `queue`. By default, this is dpctl's queue for the array's
-        device. The process must have loaded this package's Unified Runtime adapter.
-        """
+        """Returns a dpctl memory object (USM device memory) over the array's bytes, from the lowest
+        byte to the highest."""
     def dpnp(self, queue: Any = None) -> Any:
-        """Returns a dpnp array of the same bytes, in USM as with `dpctl`. The result is not
-        writable if the memory is read-only."""
+        """Returns a dpnp array that shares the array's bytes through USM, as with `dpctl`."""
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     @property
@@ -239,104 +250,109 @@ class Array:
     __dlpack_c_exchange_api__: ClassVar[Any]
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any:
-        """Returns a NumPy array of the same bytes, for `numpy.asarray`."""
+        """Returns a NumPy array for `numpy.asarray`. It shares the array's bytes unless `dtype` or
+        `copy` requires a copy."""
     def __getitem__(self, index: Any, /) -> Any:
-        """Returns an element, or a NumPy view of a part. The memory must be host memory."""
+        """Returns an element (`array[0, 3]`), or a NumPy array that shares a part of this array's
+        bytes (`array[1:]`)."""
     def __setitem__(self, index: Any, value: Any, /) -> None:
-        """Writes elements of host memory."""
+        """Writes one or more elements, as in `array[:] = 1`."""
     def __iter__(self) -> Iterator[Any]: ...
     def tolist(self) -> Any:
-        """Returns the elements as a list of Python numbers, with a nested list for each row."""
+        """Returns the elements as Python numbers in nested lists, with one level of lists for each
+        dimension."""
     def __len__(self) -> int: ...
 
 @final
 class Event:
-    """A counter of signals that processes share."""
+    """A counter of signals, which several processes can signal and wait for."""
 
     def __new__(
         cls, name: str | None = None, *, device: Any = None, low_power: bool = False, isolated: bool = False
     ) -> Event: ...
     name: str | None
     def signal(self, stream: Any = None) -> int:
-        """Signals the event, or makes a stream signal it. Returns the signal's number."""
+        """Signals the event and returns the signal's number."""
     def wait_on(self, stream: Any, value: int | None = None) -> None:
-        """Makes a stream wait for signal `value`. By default, `value` is the latest signal, or the
-        first signal if none was submitted yet. This call itself does not wait."""
+        """Makes a stream wait for signal `value` before it runs work that is submitted later."""
     def signal_value(self, value: int) -> None:
         """Completes all signals up to number `value` at once."""
     def wait(self, timeout: float | None = None) -> None:
-        """Waits at most `timeout` seconds for the latest signal, or for the first signal if none
-        was submitted yet."""
+        """Waits until the latest signal has completed. If no signal was submitted yet, waits for
+        the first one."""
     def wait_value(self, value: int, timeout: float | None = None) -> None:
-        """Waits for signal `value`, which may be submitted later. Raises the same exceptions as
-        `wait`."""
+        """Waits at most `timeout` seconds until signal `value` has completed. The signal may be
+        submitted later. Raises the same exceptions as `wait`."""
     def ready(self, value: int | None = None) -> bool:
-        """Returns whether signal `value` (default: the latest) has completed. Returns `False` if
-        the signal was not submitted yet."""
+        """Returns whether signal `value` has completed (default: the latest signal). Returns
+        `False` if the signal was not submitted yet. Raises the same exceptions as `wait`."""
     def done(self, value: int | None = None) -> bool:
-        """Returns the result of `ready`."""
+        """Returns the same result as `ready`."""
     def _look(self, value: int) -> bool:
-        """Spins for a few microseconds, and returns whether signal `value` has completed."""
+        """Spins for a few microseconds, and returns whether signal `value` has completed. An event
+        loop calls this method if its tasks await no other signal."""
     def reached(self, value: int | None = None) -> Awaitable[None]:
-        """Returns an awaitable that ends when signal `value` has completed. By default, `value` is
-        the latest signal, or the first signal if none was submitted yet."""
+        """Returns an awaitable for asyncio or trio, which completes when signal `value` has
+        completed."""
     @property
     def submitted(self) -> int:
         """The number of the latest submitted signal, or 0 if there is none."""
     @property
     def completed(self) -> int:
-        """The number of the last signal before the first pending one: it and all earlier signals
-        have completed or failed."""
+        """The number of the last signal before the first pending one. That signal and all earlier
+        ones have completed or failed."""
     def handle(self) -> EventHandle:
-        """Returns the handle to send to other processes."""
+        """Returns a handle, with which another process can open the event."""
     @staticmethod
     def wait_all(events: list[Event], timeout: float | None = None) -> None:
-        """Waits until the latest signals of all events have completed. For an event that has no
-        signal yet, waits for its first signal."""
+        """Waits until the latest signal of each event has completed. If an event has no signal yet,
+        waits for its first one. Raises the same exceptions as `wait`, including `TimedOutError`
+        after `timeout` seconds in total."""
     @staticmethod
     def wait_any(events: list[Event], timeout: float | None = None) -> int:
-        """Waits until the latest signal of any of the events has completed. Returns the index of
-        that event."""
+        """Waits until the latest signal of at least one event has completed, and returns the index
+        of that event. If an event has no signal yet, its first signal counts. Raises the same
+        exceptions as `wait`, including `TimedOutError` after `timeout` seconds."""
 
 @final
 class MemoryHandle:
-    """A handle to memory."""
+    """A handle to shared memory. Another process opens the memory with it."""
 
     def __new__(cls, value: _Handle) -> MemoryHandle: ...
     @property
     def backend(self) -> str:
-        """The backend of the device: `host`, `cuda` or `level_zero`."""
+        """The backend of the object's device: `host`, `cuda` or `level_zero`."""
     @property
     def device_uuid(self) -> str:
-        """The identity of the device, as in `Device.uuid`."""
+        """The UUID of the device, as in `Device.uuid`."""
     @property
     def exporter_pid(self) -> int:
-        """The id of the process that made the handle, in its own PID namespace. Use it only in
+        """The process id of the exporter, in the exporter's own PID namespace. Use the id only in
         messages."""
     @property
     def nbytes(self) -> int:
-        """The size of the memory, in bytes."""
+        """The size of the memory in bytes."""
     @property
     def read_only(self) -> bool:
-        """Whether the handle only allows reading."""
+        """Whether the handle permits only read access."""
     def __bytes__(self) -> bytes: ...
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class EventHandle:
-    """A handle to an event."""
+    """A handle to an event. Another process opens the event with it."""
 
     def __new__(cls, value: _Handle) -> EventHandle: ...
     @property
     def backend(self) -> str:
-        """The backend of the device: `host`, `cuda` or `level_zero`."""
+        """The backend of the object's device: `host`, `cuda` or `level_zero`."""
     @property
     def device_uuid(self) -> str:
-        """The identity of the device, as in `Device.uuid`."""
+        """The UUID of the device, as in `Device.uuid`."""
     @property
     def exporter_pid(self) -> int:
-        """The id of the process that made the handle, in its own PID namespace. Use it only in
+        """The process id of the exporter, in the exporter's own PID namespace. Use the id only in
         messages."""
     def __bytes__(self) -> bytes: ...
     def __eq__(self, other: object) -> bool: ...
@@ -344,51 +360,54 @@ class EventHandle:
 
 @final
 class PhysicalMemoryHandle:
-    """A handle to physical memory."""
+    """A handle to physical memory. Another process opens the physical memory with it."""
 
     def __new__(cls, value: _Handle) -> PhysicalMemoryHandle: ...
     @property
     def backend(self) -> str:
-        """The backend of the device: `host`, `cuda` or `level_zero`."""
+        """The backend of the object's device: `host`, `cuda` or `level_zero`."""
     @property
     def device_uuid(self) -> str:
-        """The identity of the device, as in `Device.uuid`."""
+        """The UUID of the device, as in `Device.uuid`."""
     @property
     def exporter_pid(self) -> int:
-        """The id of the process that made the handle, in its own PID namespace. Use it only in
+        """The process id of the exporter, in the exporter's own PID namespace. Use the id only in
         messages."""
     @property
     def nbytes(self) -> int:
-        """The size of the memory, in bytes."""
+        """The size of the memory in bytes."""
     @property
     def read_only(self) -> bool:
-        """Whether the handle only allows reading."""
+        """Whether the handle permits only read access."""
     def __bytes__(self) -> bytes: ...
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class PhysicalMemory:
-    """Memory without an address. To use it, map it into a `VirtualRange`."""
+    """Memory that has no address until a program maps it into a `VirtualRange`. It can be mapped
+    any number of times. The memory exists as long as any process has this object or a mapping of
+    the memory."""
 
     name: str | None
     @property
     def nbytes(self) -> int:
         """The size in bytes."""
     def handle(self, *, read_only: bool = False) -> PhysicalMemoryHandle:
-        """Returns the handle to send to other processes."""
+        """Returns a handle, with which another process can open the physical memory."""
     def __len__(self) -> int: ...
 
 @final
 class VirtualRange:
-    """Reserved addresses, into which physical memory is mapped."""
+    """A reserved range of addresses in this process. Physical memory is mapped into it. A `with`
+    statement releases the addresses at its end."""
 
     @property
     def nbytes(self) -> int:
         """The size in bytes."""
     @property
     def address(self) -> int:
-        """The first address, in this process."""
+        """The first address of the range, in this process."""
     def map(
         self,
         offset: int,
@@ -398,20 +417,23 @@ class VirtualRange:
         nbytes: int | None = None,
         access: str | None = "rw",
     ) -> None:
-        """Maps physical memory, or a part of it, at byte `offset`. `access` is `"rw"`, `"r"` or
-        `None`."""
+        """Maps physical memory at byte `offset` of the range."""
     def unmap(self, offset: int = 0, nbytes: int | None = None) -> None:
-        """Unmaps bytes (default: all). They must be one mapping, or several adjacent ones."""
+        """Unmaps `nbytes` bytes from byte `offset` (default: the whole range). These bytes must
+        consist of one mapping or several adjacent mappings."""
     def protect(self, access: str | None, offset: int = 0, nbytes: int | None = None) -> None:
-        """Changes the access to mappings (default: all). `access` is as for `map`."""
+        """Changes the access to the mappings in `nbytes` bytes from byte `offset` (default: the
+        whole range). `access` has the same meaning as for `map`."""
     def is_mapped(self, offset: int) -> bool:
-        """Returns whether memory is mapped at a byte."""
+        """Returns whether memory is mapped at byte `offset` of the range."""
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Copies bytes from one mapping. The host must be able to access the memory."""
+        """Returns a copy of `nbytes` bytes from byte `offset`. The bytes must be in one mapping,
+        and the host must be able to access the memory."""
     def write(self, offset: int, data: bytes) -> None:
-        """Copies bytes into one mapping. The host must be able to access the memory."""
+        """Copies `data` to byte `offset` of the range. The bytes must be in one mapping, and the
+        host must be able to access the memory."""
     def close(self) -> None:
-        """Unmaps everything, and releases the addresses."""
+        """Unmaps all physical memory, and releases the addresses."""
     def __enter__(self) -> VirtualRange: ...
     def __exit__(
         self,
@@ -423,25 +445,30 @@ class VirtualRange:
 
 @final
 class Notifier:
-    """Waits for any number of signals on behalf of an event loop."""
+    """Waits for any number of signals on behalf of an event loop. The notifier has a file
+    descriptor, which becomes readable when one of the signals has completed or failed.
+    `Event.reached` uses one notifier for each event loop."""
 
     def __new__(cls) -> Notifier: ...
     def fileno(self) -> int:
-        """Returns the descriptor to watch. Do not read from it."""
+        """Returns the file descriptor that the event loop watches. Do not read from it."""
     def add(self, event: Event, value: int, token: int) -> None:
-        """Starts a wait for signal `value` of an event. When the wait has ended, `next` returns
-        `token`."""
+        """Starts a wait for signal `value` of an event. After the signal has completed or failed,
+        `next` returns `token`."""
     def remove(self, token: int) -> bool:
-        """Cancels the wait that has this token. Returns `False` if there is no such wait."""
+        """Cancels the wait that was added with `token`. Returns `False` if no such wait is
+        pending."""
     def next(self) -> tuple[int, Exception | None] | None:
-        """Returns the token of a wait that has ended, and the wait's exception or `None`. Returns
-        `None` if no further wait has ended."""
+        """Returns the token and the exception of one wait that has ended. The exception is `None`
+        if the signal has completed. Returns `None` instead of a tuple if no further wait has
+        ended."""
     def close(self) -> None:
-        """Cancels all waits, and closes the descriptor."""
+        """Cancels all waits, and closes the file descriptor."""
 
 @final
 class Queue:
-    """A queue of commands for a device."""
+    """A queue that runs copies, fills and signals on a device. Submitting a command does not wait
+    for it."""
 
     def copy(
         self,
@@ -454,112 +481,126 @@ class Queue:
         after: Sequence[Event] | None = None,
         signal: Event | None = None,
     ) -> None:
-        """Submits a copy. The copy waits for the events in `after`, and signals `signal` when it is
-        done."""
+        """Submits a copy of `nbytes` bytes (default: the whole source). The copy starts after the
+        latest signals of the events in `after`, and signals the event `signal` when it is done.
+        This method does not wait for the copy."""
     def fill(
         self, destination: Memory, pattern: bytes, *, after: Sequence[Event] | None = None, signal: Event | None = None
     ) -> None:
-        """Submits a command that fills memory with a repeated pattern."""
+        """Submits a command that fills all of the memory with a repeated pattern. `after` and
+        `signal` have the same meaning as for `copy`. This method does not wait for the command."""
     def signal(self, event: Event) -> int:
-        """Submits a signal of the event. The event is signalled after all earlier commands. Returns
-        the signal's number."""
+        """Submits a command that signals the event after all earlier commands. Returns the signal's
+        number. This method does not wait for the command."""
     def wait(self, event: Event, value: int | None = None) -> None:
         """Makes all later commands wait for signal `value` of the event. By default, `value` is the
         latest signal, or the first signal if none was submitted yet."""
     @property
     def native(self) -> int | None:
-        """The driver's own number of the queue, or `None` for a queue without a driver."""
+        """The driver's handle of the queue as an integer, such as a `CUstream`, or `None` for a
+        queue without a driver."""
     def finish(self, timeout: float | None = None) -> None:
-        """Waits until all commands are done, at most `timeout` seconds."""
+        """Waits until all submitted commands are done, for at most `timeout` seconds. Other Python
+        threads run meanwhile. Raises `TimedOutError` after the timeout. Ctrl-C interrupts the wait,
+        but not the commands."""
     @property
     def idle(self) -> bool:
         """Whether all submitted commands are done."""
 
 @final
 class Foreign:
-    """A description of another library's array, with the object that keeps its bytes alive."""
+    """A description of an array from another library, together with the object that keeps the
+    array's bytes alive."""
 
     @property
     def owner(self) -> object:
-        """The object that keeps the bytes alive, according to the library's protocol."""
+        """The object that keeps the array's bytes alive, according to the protocol that described
+        the array."""
     @property
     def device(self) -> str:
-        """The name of the device. It is `cuda` or `sycl` if the library does not say which device
-        it is."""
+        """The name of the device, such as `cuda:0`. If the library does not report the device's
+        number, the name is `cuda` or `sycl`."""
     @property
     def dtype(self) -> str:
-        """The name of the element type."""
+        """The name of the element type, such as `float32`."""
     @property
     def shape(self) -> tuple[int, ...]:
-        """The size of each dimension, in elements."""
+        """The number of elements in each dimension."""
     @property
     def address(self) -> int:
-        """The address of the lowest byte."""
+        """The address of the array's lowest byte."""
 
 def describe(value: Any) -> Foreign:
-    """Describes an array of another library."""
+    """Describes an array from another library. Uses the first of these that the array supports:
+    torch's own interface, `__cuda_array_interface__`, `__sycl_usm_array_interface__`, the buffer
+    protocol, DLPack or `__array_interface__`. Raises `TypeError` if it supports none."""
 
 def adopt_all(context: Context, arrays: list[Foreign], owners: Sequence[object]) -> list[Array | Exception]:
-    """Adopts other libraries' arrays as `Array` objects in shared memory. The list contains an
-    exception in place of each array that cannot be shared."""
+    """Creates arrays in shared memory from arrays of other libraries, without copying their
+    bytes."""
 
 def check_whole(array: object) -> None:
-    """Raises `TypeError` for an array with a mask or a unit. The array protocols do not carry
-    these."""
+    """Fails if an array has a mask or a unit. The array protocols cannot express masks and units,
+    so a shared array would silently lose them."""
 
 def laid_over(base: Array, array: Foreign, offset: int) -> Array:
-    """Makes an array in the memory of `base`, with the layout of another library's array. Its
-    lowest byte is at offset `offset`."""
+    """Creates an array in the memory of `base` that has the layout of another library's array. The
+    new array's lowest byte is at byte `offset` of the memory."""
 
 def copied(context: Context, array: Foreign) -> Array:
-    """Copies another library's array into new memory of a context on the array's device."""
+    """Copies another library's array into new memory. `context` must be on the array's device. The
+    caller must wait until the bytes of a GPU array are ready."""
 
 def copied_array(context: Context, array: Array) -> Array:
-    """Waits until an array's bytes are ready, and copies it into new memory of a context on the
-    array's device."""
+    """Waits until an array's bytes are ready, and then copies the array into new memory. `context`
+    must be on the array's device."""
 
 def moved(context: Context, array: Array) -> Array:
-    """Copies a contiguous array of this package into new memory of a context on any device."""
+    """Copies a contiguous `crosshandle.Array` into new memory. `context` may be on any device."""
 
 def filled(context: Context, shape: int | Sequence[int], dtype: Any, element: bytes) -> Array:
-    """Makes an array in new memory of a context, and fills it with a repeated pattern of one or
-    more elements."""
+    """Creates an array in new memory and fills it with a repeated pattern. `element` contains the
+    bytes of the pattern. The size of the array must be a multiple of the size of the pattern."""
 
 def dtype_of(value: Any) -> tuple[str, int]:
-    """Returns the name of a type, and the size of an element in bytes. `value` has any form that
-    NumPy or torch accepts."""
+    """Returns the name of an element type, and the size of an element in bytes. `value` is any form
+    of type that NumPy or torch accepts."""
 
 def numpy_dtype(value: Any) -> Any:
-    """Returns the NumPy dtype for a type in any form that NumPy or torch accepts."""
+    """Returns the NumPy dtype for an element type. `value` is any form of type that NumPy or torch
+    accepts."""
 
 def device_name(device: Any) -> str:
-    """Returns the name of a device. `device` is a `Device`, a name, or a device of torch, JAX or
-    CuPy."""
+    """Returns the name of a device, such as `cuda:0`. The argument is a `Device`, a name, or a
+    device object from torch, JAX or CuPy. `None` means the host."""
 
 def parse_handle(value: _Handle) -> MemoryHandle | EventHandle | PhysicalMemoryHandle:
-    """Reads a handle of any kind, from its bytes or its text."""
+    """Converts an encoded handle, bytes or text, to an object of the matching handle class."""
 
 @final
 class Block:
-    """Memory for an allocator that is written in Python. It is freed with this object."""
+    """One allocation for an allocator that is written in Python. Dropping this object frees the
+    memory after the device's pending work is done."""
 
     def __new__(cls, context: Context, nbytes: int) -> Block: ...
     @property
     def address(self) -> int:
-        """The address of the first byte."""
+        """The address of the block's first byte."""
 
 def serve_allocations(context: Context, number: int, reserve: int) -> int | None:
-    """Selects the context that allocates memory for libraries on CUDA device `number`. Allocates an
-    arena of `reserve` bytes unless `reserve` is 0. Returns the number of the arena."""
+    """Makes `context` allocate the memory that libraries request on CUDA device `number`. If a
+    context was set before, that context is kept."""
 
 def stop_freeing() -> None:
-    """Stops freeing memory, because the process is about to exit."""
+    """Stops freeing memory in this process. Call it when the interpreter is about to exit."""
 
 def keep_for_ever(object: object) -> None:
-    """Keeps an object alive until the process ends."""
+    """Keeps an object alive until the process ends. torch may call an allocator even after the
+    Python object for the allocator has been destroyed."""
 
 def abandon_arena(number: int, arena: int) -> None:
-    """Stops allocations from an arena, and frees it when none of its parts is in use."""
+    """Stops allocations from an arena on CUDA device `number`. The arena is freed when none of its
+    parts is in use."""
 
 def pack_shared(
     context: Context,
@@ -569,56 +610,53 @@ def pack_shared(
     *,
     event: tuple[EventHandle, int] | None = None,
 ) -> tuple[bytes, Memory | None]:
-    """Packs arrays, and the structure that arranges them, into bytes.
-
-    `event` is the signal after which all arrays are ready. Without it, each array keeps its own
-    signals. If the result contains memory, keep that memory as long as other processes may unpack
-    the bytes.
-    """
+    """Encodes arrays, and the structure that contains them (such as a dict of lists), as bytes."""
 
 def unpack(
     context: Context | None, data: bytes, *, writable: bool = True, timeout: float | None = None
 ) -> tuple[str, list[Array]]:
-    """Unpacks a bundle and opens its memory, in a context or in the default contexts of its
-    devices."""
+    """Decodes a bundle and opens its arrays' memory. Without `context`, the memory is opened in the
+    default context for each array's device. Returns the structure and the arrays. `timeout` is the
+    maximum number of seconds of each wait for another process."""
 
 def keep(objects: list[Any], receivers: int) -> bytes:
-    """Keeps objects until `receivers` processes have opened them. Waits for room if a limit is
-    reached.
-
-    Returns the ticket that each receiver passes to `opened`.
-    """
+    """Keeps objects alive until `receivers` processes have opened them. If a limit is reached,
+    waits until other pickles are opened. After the timeout, raises `LimitReachedError`. Returns the
+    ticket that each receiver passes to `opened`."""
 
 def opened(context: Context, ticket: bytes) -> None:
-    """Notifies the sender of a pickle that this process has opened the object."""
+    """Notifies the sender of a pickle that this process has opened the object. Ignores all errors,
+    because the sender may have ended or may no longer keep the object."""
 
 def kept() -> tuple[int, int]:
-    """Returns the number of pickled objects that are kept, and the number of bytes that this
-    process keeps only for them."""
+    """Returns the number of pickled objects that this process keeps, and the number of bytes that
+    are allocated only for them."""
 
 def release_kept() -> int:
-    """Stops keeping the pickled objects. Returns the number of objects that were kept."""
+    """Drops all pickled objects that this process keeps, even if no process has opened them yet.
+    Returns the number of objects that no process had opened."""
 
 def wait_for_receivers(patience: float | None) -> int:
-    """Waits until all pickled objects have been opened, or until none was opened for `patience`
-    seconds.
-
-    Returns the number of remaining objects.
-    """
+    """Waits until all pickled objects have been opened. Gives up if no object is opened for
+    `patience` seconds. `None` means no timeout. Returns the number of objects that are still kept.
+    Ctrl-C interrupts the wait."""
 
 def kept_limits() -> tuple[int, int, float | None]:
-    """Returns the limits: objects, bytes, and the seconds that pickling waits for room (`None`: no
-    timeout)."""
+    """Returns the limits for pickled objects: the maximum number of objects, the maximum number of
+    bytes, and the timeout in seconds. The timeout applies when a limit is reached. `None` means no
+    timeout."""
 
 def set_kept_limits(objects: int, bytes: int, timeout: float | None) -> None:
-    """Sets the limits that `kept_limits` returns."""
+    """Sets the limits for pickled objects. The arguments are in the order of `kept_limits`."""
 
 def forget_contexts() -> None:
-    """Drops the cached default contexts, so that they can end before the interpreter exits."""
+    """Drops the cached default contexts, so that they can be destroyed before the interpreter
+    exits. From then on, events that other processes created stay open until this process ends."""
 
 @final
 class Link:
-    """A link to another host. It opens handles that processes on that host have made."""
+    """A link to another host. It opens memory and events from handles that processes on that host
+    have created."""
 
     @staticmethod
     def _connect(
@@ -626,23 +664,26 @@ class Link:
     ) -> Link: ...
     @property
     def peer(self) -> str:
-        """The address of the peer."""
+        """The network address of the remote host."""
     @property
     def ended(self) -> str | None:
-        """The reason why the link has ended, or `None` if it has not."""
+        """The reason why the link has ended, as text, or `None` if the link still works."""
     def open_memory(
         self, handle: _Handle, *, writable: bool = True, timeout: float | None = None
     ) -> RemoteMemory:
-        """Opens memory of the remote host. Waits for its reply, at most `timeout` seconds."""
+        """Opens memory on the remote host. Waits at most `timeout` seconds for the remote host's
+        reply, then raises `TimedOutError`. Ctrl-C interrupts the wait."""
     def open_event(self, handle: _Handle, *, timeout: float | None = None) -> RemoteEvent:
-        """Opens an event of the remote host. Waits for its reply, at most `timeout` seconds."""
+        """Opens an event on the remote host. Waits at most `timeout` seconds for the remote host's
+        reply, then raises `TimedOutError`. Ctrl-C interrupts the wait."""
     def open_name(
         self, name: str, *, timeout: float | None = None
     ) -> tuple[int, list[tuple[str, RemoteMemory]]]:
-        """Opens a named object that the remote holder keeps. Returns its version, and the label and
-        memory of each part."""
+        """Opens a named object that the holder on the remote host keeps. Returns the object's
+        version, and the label and memory of each part. Waits at most `timeout` seconds for the
+        reply, then raises `TimedOutError`. Ctrl-C interrupts the wait."""
     def close(self) -> None:
-        """Ends the link. Operations on either side that wait for the peer fail."""
+        """Ends the link. On both hosts, operations that wait for the other host fail."""
     def __enter__(self) -> Link: ...
     def __exit__(
         self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -650,17 +691,18 @@ class Link:
 
 @final
 class Listener:
-    """A listener for links from other hosts."""
+    """A listener that accepts links from other hosts."""
 
     @staticmethod
     def _bind(address: str, context: Context, options: dict[str, object]) -> Listener: ...
     @property
     def address(self) -> str:
-        """The address at which the listener listens."""
+        """The network address at which the listener accepts links."""
     def accept(self, timeout: float | None = None) -> Link:
-        """Waits for the next link from another host, at most `timeout` seconds."""
+        """Waits for the next link from another host, and returns it. Other Python threads run
+        meanwhile. After `timeout` seconds, raises `TimedOutError`. Ctrl-C interrupts the wait."""
     def close(self) -> None:
-        """Stops listening. Accepted links continue."""
+        """Stops listening. Links that were already accepted stay open."""
     def __enter__(self) -> Listener: ...
     def __exit__(
         self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -668,30 +710,34 @@ class Listener:
 
 @final
 class RemoteMemory:
-    """Memory of another host. It can be read and written, but not mapped."""
+    """Memory on another host. A program can read, write and copy it, but cannot map it."""
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes."""
+        """The size of the remote memory in bytes."""
     @property
     def read_only(self) -> bool:
-        """Whether the memory is read-only."""
+        """Whether this process can only read the remote memory."""
     @property
     def staged(self) -> bool:
-        """Whether the remote host copies through a staging buffer, because it cannot access the
-        memory directly."""
+        """Whether the remote host copies through a staging buffer, because the link cannot access
+        the memory directly. An example is the memory of some GPUs."""
     def read(self, nbytes: int | None = None, *, offset: int = 0, timeout: float | None = None) -> bytes:
-        """Reads `nbytes` bytes (default: all that follow) from byte `offset`."""
+        """Reads `nbytes` bytes from byte `offset` (default: up to the end). Waits at most `timeout`
+        seconds for the bytes, then raises `TimedOutError`. Ctrl-C interrupts the wait."""
     def read_into(self, into: Any, *, offset: int = 0, timeout: float | None = None) -> None:
-        """Reads bytes into an array or another writable buffer, starting at byte `offset`."""
+        """Fills an array or another writable buffer with bytes from byte `offset`. Waits at most
+        `timeout` seconds for the bytes, then raises `TimedOutError`. Ctrl-C interrupts the wait."""
     def write(self, data: Any, *, offset: int = 0, timeout: float | None = None) -> None:
-        """Writes bytes, an array or another contiguous buffer. Returns when the bytes have
-        arrived."""
+        """Writes `data`, a contiguous buffer such as bytes or an array, at byte `offset`. Returns
+        when the bytes have arrived. Raises `TimedOutError` after `timeout` seconds. After a timeout
+        or Ctrl-C, the bytes may still arrive."""
     def write_and_signal(
         self, data: Any, event: RemoteEvent, *, offset: int = 0, timeout: float | None = None
     ) -> int:
-        """Writes bytes, then signals an event that was opened through the same link. Returns the
-        signal's number."""
+        """Writes bytes like `write`, and then signals `event`. The event must have been opened
+        through the same link. Returns the signal's number. A process that has seen the signal also
+        sees the bytes."""
     def copy_from(
         self,
         source: Memory,
@@ -704,8 +750,7 @@ class RemoteMemory:
         signal: Event | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Copies memory of this host, which may be on a GPU, to the remote memory. Returns when the
-        copy is done, or at once with `queue`."""
+        """Copies local memory, which may be on a GPU, to the remote memory."""
     def copy_to(
         self,
         destination: Memory,
@@ -718,26 +763,28 @@ class RemoteMemory:
         signal: Event | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Copies the remote memory to memory of this host, which may be on a GPU. Returns when the
-        copy is done, or at once with `queue`."""
+        """Copies the remote memory to local memory, which may be on a GPU. The other arguments have
+        the same meaning as for `copy_from`."""
     def close(self) -> None:
-        """Closes the remote memory. Operations in progress continue."""
+        """Closes the remote memory. Operations that are in progress continue."""
 
 @final
 class RemoteEvent:
-    """An event of another host. To wait for it, wait for its `mirror`."""
+    """An event on another host. To wait for the event, wait for its `mirror`."""
 
     @property
     def mirror(self) -> Event:
-        """The event of this host that follows the remote host's event. Wait for it, but do not
-        signal it."""
+        """A local event that follows the remote event. Its signals have the same numbers. Wait for
+        it like for any other event, but do not signal it."""
     def signal(self, timeout: float | None = None) -> int:
-        """Signals the remote host's event. Returns the signal's number after a round trip."""
+        """Signals the remote event, and returns the signal's number. Waits at most `timeout`
+        seconds for the reply, then raises `TimedOutError`. After a timeout or Ctrl-C, the remote
+        host may still signal the event."""
     def close(self) -> None:
-        """Closes the remote event. Pending waits for its mirror fail."""
+        """Closes the remote event. Pending waits for the event's mirror fail."""
 
 def new_token() -> str:
-    """Makes a new token, as text."""
+    """Generates a new token and returns it as text. Both sides of a link need the same token."""
 
 @final
 class StoreClient:
@@ -747,11 +794,15 @@ class StoreClient:
     def open(
         self, name: str, *, place: str | int | None, timeout: float, options: dict[str, Any]
     ) -> StoreModel:
-        """Opens a model."""
+        """Opens the model that the holder keeps under `name`. `place` selects the addresses: `None`
+        for any, `"sleepable"`, `"agreed"`, or an integer address. `timeout` is in seconds.
+        `options` may contain `expected_hash`, `or_elsewhere` and `back_up`. Programs call
+        `crosshandle.store.Store.open`, which documents them."""
     def load(
         self, name: str, files: list[str], *, device: str, options: dict[str, Any], hold: dict[str, Any]
     ) -> tuple[int, str, bool, int, tuple[float, float, float]]:
-        """Loads safetensors files, and hands them over to the holder."""
+        """Loads safetensors files into shared memory, and hands the memory over to the holder under
+        `name`. Returns the fields of `crosshandle.store.Published`."""
     def publish(
         self,
         name: str,
@@ -761,55 +812,70 @@ class StoreClient:
         options: dict[str, Any],
         hold: dict[str, Any],
     ) -> tuple[int, str, bool, int, tuple[float, float, float]]:
-        """Copies tensors from the host or from the device itself, and hands them over to the
-        holder."""
+        """Copies tensors into shared memory on `device`, and hands the memory over to the holder
+        under `name`. All tensors must be on the host, or all on `device`. Returns the same fields
+        as `load`."""
     def updater(self, name: str, *, claim: bool, force: bool, timeout: float | None) -> StoreUpdater:
-        """Opens a model to update its tensors in place."""
+        """Opens a model for updates of its tensors in place. With `claim`, this process becomes the
+        only writer. With `force`, the holder does not check that the previous writer has ended.
+        `timeout` is in seconds. After the timeout, raises an exception. Ctrl-C interrupts the
+        wait."""
     def forget_contexts(self) -> None:
-        """Drops the contexts that are kept for later calls."""
+        """Drops the contexts that this client caches for later calls."""
     def ls(self, timeout: float | None = None) -> list[dict[str, Any]]:
-        """Returns the names that the holder keeps."""
+        """Returns a list with one dict for each name that the holder keeps."""
     def rm(self, name: str, timeout: float | None = None) -> None:
-        """Removes a name from the holder."""
+        """Removes a name from the holder. Processes that have opened the model keep their
+        memory."""
     def pin(self, name: str, pinned: bool, timeout: float | None = None) -> None:
-        """Protects a name from being removed or replaced, or ends the protection."""
+        """Protects a name from being removed or replaced if `pinned` is true. Otherwise ends that
+        protection."""
     def await_version(self, name: str, version: int, timeout: float | None) -> int:
-        """Waits until a name has a version later than `version`, and returns that version."""
+        """Waits until a name has a version later than `version`, and returns the later version.
+        Raises an exception after `timeout` seconds. Ctrl-C interrupts the wait."""
 
 @final
 class StoreModel:
     """An open model. Programs use `crosshandle.store.Model`."""
 
     def describe(self) -> tuple[str, int, str, str, int, int]:
-        """Returns the name, the version, the hash, the device, the size in bytes, and the number of
-        the last update."""
+        """Returns the model's name, version, hash, device and size in bytes, and the number of the
+        latest update that this process has seen."""
     def tensors(self) -> dict[str, tuple[str, list[int], int, int]]:
-        """Returns the type, the shape, the offset and the length in bytes of each tensor."""
+        """Returns a dict from tensor names to tuples: the safetensors type, the shape, the offset
+        in bytes, and the size in bytes."""
     def metadata(self) -> dict[str, str]:
-        """Returns the metadata of the model's files."""
+        """Returns the metadata (a dict of strings) that the model's safetensors files contained."""
     def array(self, name: str, dtype: Any) -> Array:
-        """Returns a tensor as an array of a type that this package supports."""
+        """Returns a tensor as a read-only array with element type `dtype`, without a copy. The
+        array keeps the model's memory open."""
     @property
     def address(self) -> int | None:
-        """The address of the model's memory. It does not change while the model sleeps."""
+        """The address of the model's memory. It stays the same while the model sleeps and after it
+        wakes."""
     @property
     def asleep(self) -> bool:
-        """Whether the model sleeps."""
+        """Whether the model sleeps, which means that its memory is not mapped."""
     def verify(self, threads: int | None = None) -> None:
-        """Hashes the contents again, and compares the hash."""
+        """Hashes the model's contents again, and compares the result with the recorded hash. Raises
+        `WrongContentsError` if they differ."""
     def stable(self, timeout: float | None) -> int:
-        """Waits until no update is in progress. Returns a number that every update changes."""
+        """Waits until no update is in progress. Returns a number that changes with each update.
+        Raises an exception after `timeout` seconds. Ctrl-C interrupts the wait."""
     def is_still(self, number: int) -> bool:
         """Returns whether no update has started since `stable` returned `number`."""
     def next_update(self, number: int, timeout: float | None) -> int:
-        """Waits until an update later than update `number` has finished. Returns the later update's
-        number."""
+        """Waits until an update later than update `number` has finished, and returns the later
+        update's number. Raises an exception after `timeout` seconds. Ctrl-C interrupts the wait."""
     def refresh(self, timeout: float | None) -> int:
-        """Reads the tensor names and the hash again. Returns the number of the last update."""
+        """Reads the tensor names and the hash again, because an update may have changed them.
+        Returns the number of the latest update. Raises an exception after `timeout` seconds."""
     def sleep(self, to: str | None = None) -> None:
-        """Unmaps the memory, and keeps its addresses reserved."""
+        """Unmaps the model's memory, but keeps its addresses reserved. With `to`, first copies the
+        model to that device, and publishes the copy as the next version of the name."""
     def wake(self) -> bool:
-        """Maps the current version of the name at the same addresses."""
+        """Maps the latest version of the model at the same addresses as before. Returns whether the
+        version has changed since the model was last mapped."""
 
 @final
 class StoreUpdater:
@@ -817,11 +883,11 @@ class StoreUpdater:
 
     @property
     def version(self) -> int:
-        """The version that this updater writes."""
+        """The model version that this updater writes to."""
     @property
     def epoch(self) -> int | None:
-        """The number of this process as the only writer of the name, or `None` if the name was not
-        claimed."""
+        """The number of the claim by which this process is the only writer, or `None` if this
+        process has not claimed the name."""
     def update(
         self,
         pieces: Iterable[list[tuple[str, str, list[int], Foreign]]],
@@ -831,4 +897,6 @@ class StoreUpdater:
         timeout: float,
         options: dict[str, Any],
     ) -> str:
-        """Makes one update. Returns the model's new hash."""
+        """Makes one update. Writes the tensors that `pieces` yields (each item is a list of
+        tensors), and then the tensors from `files`. First waits at most `timeout` seconds for the
+        end of another process's update. Returns the model's new hash."""

@@ -1,4 +1,5 @@
-"""Element types that have no DLPack code: dates, strings of fixed size, and records.
+"""Conversion of element types that DLPack cannot express: dates, strings of fixed size, and
+records.
 
 A bundle describes such a type as text. For a simple type this is NumPy's code, such as `<M8[ns]` or
 `<U4`. For a record it is JSON: `{"f": [[name, type, offset, [sizes]?], …], "n": bytes}`, where
@@ -22,9 +23,10 @@ _MAX_DEPTH = 16
 
 
 def describe(value: Any) -> tuple[str, int] | None:
-    """Describes a type that is not one of the plain types.
+    """Converts a NumPy type that DLPack cannot express to its textual description.
 
-    Returns the text and the size of an element in bytes, or None if `value` is not a type.
+    Returns the text and the size of an element in bytes, or None if `value` is not a type. Raises
+    `TypeError` if elements of the type cannot be shared.
 
     `value` is a string or a NumPy dtype.
     """
@@ -87,7 +89,7 @@ def _packed(dtype: Any) -> Any:
 
 
 def dtype_of(text: str, nbytes: int) -> Any:
-    """Makes the NumPy dtype that a text in a received bundle describes.
+    """Creates the NumPy dtype that a text in a received bundle describes.
 
     The text comes from another process, so this function first checks every part of it.
     """
@@ -104,8 +106,7 @@ def dtype_of(text: str, nbytes: int) -> Any:
 
 
 def dtype_named(name: str) -> Any:
-    """Makes the NumPy dtype for the name of a plain type, including types from the package
-    ml_dtypes."""
+    """Creates the NumPy dtype for a type's name. Some types require the package ml_dtypes."""
     numpy = _numpy(name)
     try:
         return numpy.dtype(name)

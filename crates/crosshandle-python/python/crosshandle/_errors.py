@@ -1,23 +1,22 @@
-"""Exceptions of this package.
+"""The exceptions that this package raises.
 
-Each class also derives from the built-in exception with the closest meaning. The Rust library
-writes the messages.
+Each class also derives from the built-in exception with the closest meaning. The messages come from
+the Rust library.
 """
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """The base class of all exceptions that this package's objects raise."""
+    """The base class of this package's exceptions."""
 
 
 class InvalidHandleError(Error, ValueError):
-    """The bytes or text are not a handle, are damaged, or are a handle to an object of another
-    kind."""
+    """The bytes or the text are not a handle, are damaged, or are a handle of another kind."""
 
 
 class WrongHostError(InvalidHandleError):
-    """The handle was made on another machine, or before this machine was restarted."""
+    """The handle was created on another machine, or before this machine was restarted."""
 
 
 class WrongDeviceError(InvalidHandleError):
@@ -25,36 +24,37 @@ class WrongDeviceError(InvalidHandleError):
 
 
 class ExporterGoneError(Error, ConnectionError):
-    """The process that made the handle has ended, or this process cannot reach it."""
+    """The exporter (the process that created the handle) has ended, or this process cannot reach
+    it."""
 
 
 class StaleHandleError(Error, ReferenceError):
-    """The exporter has freed the object since it made the handle."""
+    """The exporter has freed the object after it created the handle."""
 
 
 class WrongKeyError(Error, PermissionError):
-    """The key in the handle is wrong: the exporter did not make this handle."""
+    """The key in the handle is wrong, so the exporter did not create this handle."""
 
 
 class ReadOnlyError(Error, PermissionError):
-    """Write access was requested, but the handle or the memory only allows reading."""
+    """Write access was requested, but the handle or the memory is read-only."""
 
 
 class NotAdmittedError(Error, PermissionError):
-    """The exporter or the importer does not admit the user that the other process runs as."""
+    """The exporter or the importer does not accept the user that the other process runs as."""
 
 
 class TimedOutError(Error, TimeoutError):
-    """The timeout passed before the call finished."""
+    """A call did not finish within its timeout."""
 
     pid: int | None = None
-    """The id of the process that did not reply, or None if the call waited for no process."""
+    """The id of the process that did not reply, or None if the call did not wait for a reply."""
     program: str = ""
     """The program name of the process that did not reply, or an empty string if it is unknown."""
 
 
 class PeerDiedError(Error, ConnectionError):
-    """The process that should have signalled the event ended before it signalled."""
+    """The process that should have signalled the event ended without signalling it."""
 
     pid: int | None = None
     """The id of the process that died, or None if the process has no id in the exporter's PID
@@ -62,13 +62,13 @@ class PeerDiedError(Error, ConnectionError):
     program: str = ""
     """The program name of the process that died."""
     event: str = ""
-    """The event's name, or its number."""
+    """The name of the event, or its number if it has no name."""
     number: int = 0
-    """The number of the signal that did not complete."""
+    """The number of the signal that the process did not submit or complete."""
 
 
 class CommandFailedError(Error, RuntimeError):
-    """The command that should have signalled the event failed."""
+    """The queue command that should have signalled the event has failed."""
 
 
 class NoSymbolError(Error, LookupError):
@@ -84,15 +84,17 @@ class UnsupportedError(Error, NotImplementedError):
 
 
 class NoDeviceError(Error, LookupError):
-    """The device does not exist. The message says what was looked for and where."""
+    """The requested device does not exist. The message says which device was requested and where
+    the library searched."""
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """There is not enough memory."""
+    """The device or the host has too little memory for the request."""
 
 
 class LimitReachedError(Error, OSError):
-    """A limit of the system or of the library was reached. The message says how to raise it."""
+    """A limit of the operating system or of this package was reached. The message says how to raise
+    it."""
 
 
 class ProtocolError(Error, ConnectionError):
@@ -100,13 +102,13 @@ class ProtocolError(Error, ConnectionError):
 
 
 class SystemCallError(Error, OSError):
-    """The operating system refused a call. `errno` has its code."""
+    """A system call failed. `errno` contains the error code."""
 
 
 class DriverError(Error, RuntimeError):
-    """A driver refused a call."""
+    """A call to the device's driver failed."""
 
     code: int = 0
-    """The driver's own code."""
+    """The driver's error code."""
     code_name: str = ""
-    """The driver's name for the code."""
+    """The driver's name for the error code."""

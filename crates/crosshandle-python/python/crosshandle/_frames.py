@@ -1,13 +1,13 @@
-"""Tables of pandas, Polars and Arrow, and labelled arrays of xarray.
+"""Sharing of tables (pandas, Polars, Arrow) and labelled arrays (xarray).
 
-A table is sent as its Arrow schema, in Arrow's IPC format, and the buffers of its columns. Each
-buffer is an array of the bundle, so a table in shared memory crosses without a copy. Tables are
-shared read-only, because Arrow's arrays never change.
+A bundle contains a table as an Arrow schema (in Arrow's IPC format) and the buffers of its columns.
+Each buffer is an array in the bundle, so a table in shared memory is not copied. Tables are shared
+read-only, because Arrow arrays are immutable.
 
-Opening a table builds Arrow arrays over the buffers, and pyarrow validates all of them
-(`validate(full=True)`). The sender can still write to the shared memory after this check. So the
-receiving process copies the buffers whose numbers are used as positions: offsets, indices of
-dictionaries, type ids and run ends. Buffers of values are not copied.
+The receiver builds Arrow arrays over the buffers, and pyarrow validates all of them
+(`validate(full=True)`). The sender can still write to the shared memory after this check. Therefore
+the receiver copies each buffer whose numbers are used as positions: offsets, dictionary indices,
+type ids and run ends. It does not copy buffers that contain values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _TABLES = {
 }  # fmt: skip
 _GRIDS = {"xarray.DataArray", "xarray.Dataset"}
 _NAMELESS = {"pandas.Series", "pandas.Index", "polars.Series", "pyarrow.ChunkedArray", "pyarrow.Array"}
-# The name of an extension type that old pyarrow releases unpickled when they read a schema.
+# The name of an extension type whose metadata old pyarrow releases unpickle when they read a
+# schema. A schema that contains this name is rejected.
 _PICKLED = b"arrow.py_extension_type"
 
 
@@ -44,13 +45,13 @@ def _pyarrow() -> Any:
 
 
 class Frame:
-    """A table or labelled array that another process has shared.
+    """A received table or labelled array.
 
     Its columns are in shared memory and read-only.
 
-    `native()` returns the kind of object that was shared. `arrow()`, `pandas()`, `polars()` and
-    `xarray()` convert it. Libraries that read Arrow's C interface accept a `Frame` directly, for
-    example `pyarrow.table(frame)`.
+    `native()` returns an object of the type that the sender passed to `share`. `arrow()`,
+    `pandas()`, `polars()` and `xarray()` convert the table to another library's type. Libraries
+    that read Arrow's C interface accept a `Frame` directly, for example `pyarrow.table(frame)`.
 
     >>> import pyarrow
     >>> table = pyarrow.table({"x": [1, 2, 3], "name": ["a", None, "c"]})
@@ -66,18 +67,19 @@ class Frame:
 
     def __init__(self, kind: str, value: Any, name: Any = None):
         self._kind = kind
-        # A pyarrow table, or an xarray object.
+        # A pyarrow table, or an xarray DataArray or Dataset.
         self._value = value
         self._name = name
 
     @property
     def kind(self) -> str:
-        """The kind of object that was shared, such as `pandas.DataFrame`."""
+        """The type of the object that was shared, such as `pandas.DataFrame`."""
         return self._kind
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns, or of the variables of an xarray dataset."""
+        """The names of the columns. For an xarray Dataset, the names of its variables. For an
+        xarray DataArray, the names of its coordinates."""
         if self._kind in _GRIDS:
             return [str(name) for name in self._value.coords] if self._kind == "xarray.DataArray" else [
                 str(name) for name in self._value.variables
@@ -87,7 +89,7 @@ class Frame:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of rows and columns, or the shape of an xarray array."""
+        """The number of rows and columns, or the shape of an xarray object."""
         shape: tuple[int, ...] = getattr(self._value, "shape", ()) or tuple(getattr(self._value, "sizes", {}).values())
         return shape
 
@@ -98,7 +100,7 @@ class Frame:
         return self.native()[key]
 
     def native(self) -> Any:
-        """Returns an object of the kind that was shared."""
+        """Returns an object of the type that was shared, such as a pandas DataFrame."""
         library, _, cls = self._kind.partition(".")
         if library == "xarray":
             return self._value
@@ -111,8 +113,7 @@ class Frame:
     def arrow(self) -> Any:
         """Returns a pyarrow table.
 
-        If a record batch, an array or a chunked array was shared, it is returned instead of a
-        table.
+        If a record batch, an array or a chunked array was shared, returns that instead of a table.
         """
         table = self._table()
         if self._kind == "pyarrow.RecordBatch":
@@ -128,8 +129,8 @@ class Frame:
     def pandas(self) -> Any:
         """Returns a pandas DataFrame.
 
-        If a Series or an Index was shared, it is returned instead of a DataFrame. Columns of
-        numbers without nulls are not copied.
+        If a Series or an Index was shared, returns that instead of a DataFrame. Columns of numbers
+        without nulls are not copied.
         """
         if self._kind in _GRIDS:
             return self._value.to_pandas() if self._kind == "xarray.DataArray" else self._value.to_dataframe()
@@ -141,7 +142,8 @@ class Frame:
         return self._to_polars("Series" if self._kind in _NAMELESS else "DataFrame")
 
     def xarray(self) -> Any:
-        """Returns the xarray DataArray or Dataset that was shared, or a table as a Dataset."""
+        """Returns the xarray DataArray or Dataset that was shared. Converts a table to a
+        Dataset."""
         if self._kind in _GRIDS:
             return self._value
         import xarray
@@ -189,7 +191,8 @@ class Frame:
 
 
 def kind_of(value: Any) -> str:
-    """Returns the kind of a table or labelled array. Raises `TypeError` for any other object."""
+    """Returns the type name of a table or labelled array, such as `pandas.DataFrame`. Raises
+    `TypeError` for any other object."""
     if isinstance(value, Frame):
         return value.kind
     library = type(value).__module__.partition(".")[0]
@@ -211,7 +214,8 @@ def kind_of(value: Any) -> str:
 
 
 def arrange(value: Any, leaves: Any) -> Any:
-    """Returns the structure of a table, and appends its buffers to `leaves`."""
+    """Returns the description of a table or labelled array for a bundle's structure, and appends
+    its buffers to `leaves`."""
     kind = kind_of(value)
     if kind in _GRIDS:
         return _arrange_grid(kind, value._value if isinstance(value, Frame) else value, leaves)
@@ -244,8 +248,8 @@ def _checked_name(name: Any) -> Any:
 
 
 def _as_table(pyarrow: Any, kind: str, value: Any) -> tuple[Any, Any]:
-    """Converts an object to an Arrow table. Also returns the name of the column if the object is a
-    single column, otherwise None."""
+    """Converts an object to an Arrow table. Returns the column's name (None unless the object is a
+    single named column) and the table."""
     if isinstance(value, Frame):
         return value._name, value._table()
     if kind == "pandas.DataFrame":
@@ -270,8 +274,8 @@ def _as_table(pyarrow: Any, kind: str, value: Any) -> tuple[Any, Any]:
 
 
 def _copied(pyarrow: Any, table: Any) -> Any:
-    """Copies a table into one block of shared memory, in Arrow's stream format. Receivers read this
-    format in place."""
+    """Copies a table into one block of shared memory, in Arrow's stream format. Receivers use the
+    columns in this block without another copy."""
     from ._sharing import default_context
 
     def write(sink: Any) -> None:
@@ -291,7 +295,8 @@ def _batches(table: Any, buffers: list[Any]) -> list[Any]:
 
 
 def _described(array: Any, back: int, buffers: list[Any]) -> Any:
-    """Describes an array and its children, starting `back` elements before its first element."""
+    """Describes an Arrow array and its children, and appends their buffers to `buffers`. The
+    description starts `back` elements before the array's first element."""
     kind = array.type
     pyarrow = _pyarrow()
     if isinstance(array, pyarrow.ExtensionArray):
@@ -311,7 +316,8 @@ def _described(array: Any, back: int, buffers: list[Any]) -> Any:
             places.append(buffer.size)
             buffers.append(buffer)
     found = {"l": len(array) + back, "o": array.offset - back, "b": places}
-    # The children of structs and sparse unions are sliced to start at the parent's first element.
+    # pyarrow returns the children of structs and sparse unions as slices that start at the parent's
+    # first element.
     moved = array.offset if pyarrow.types.is_struct(kind) or (pyarrow.types.is_union(kind) and kind.mode == "sparse") else 0
     children = [_described(child, moved, buffers) for child in _children(pyarrow, array)]
     return found | {"c": children} if children else found
@@ -331,14 +337,14 @@ def _children(pyarrow: Any, array: Any) -> list[Any]:
 
 
 def _shared(buffers: list[Any]) -> list[Array]:
-    """Returns the buffers as read-only arrays of shared memory.
+    """Returns Arrow buffers as read-only arrays in shared memory.
 
     Raises `ValueError` if a buffer is not in shared memory.
     """
     from . import _sharing, _trees
 
     leaves = _trees.Leaves(None, False)
-    # Adopt each buffer once: columns of a table may share buffers.
+    # Adopt each buffer only once, because columns of a table may share buffers.
     places: dict[tuple[int, int], int] = {}
     for buffer in buffers:
         if places.setdefault((buffer.address, buffer.size), len(leaves)) == len(leaves):
@@ -348,7 +354,8 @@ def _shared(buffers: list[Any]) -> list[Array]:
 
 
 def rearrange(parts: Any, arrays: Iterator[Array]) -> Frame:
-    """Builds the table that a bundle describes, and validates all of it."""
+    """Builds the table or labelled array that a bundle describes, and validates it. Raises
+    `ValueError` if the description is invalid."""
     if not isinstance(parts, dict):
         raise ValueError("the bundle has an invalid table")
     kind = parts.get("kind")
@@ -386,8 +393,8 @@ def rearrange(parts: Any, arrays: Iterator[Array]) -> Frame:
 
 
 def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: int) -> Any:
-    """Builds an Arrow array of type `kind`. Checks the array and its children before reading from
-    them."""
+    """Builds an Arrow array of type `kind` from a bundle's description. Validates the array and its
+    children completely. A negative `depth` marks an array whose values are used as positions."""
     if depth > _MAX_DEPTH:
         raise ValueError("it is too deep")
     if isinstance(kind, pyarrow.BaseExtensionType):
@@ -399,13 +406,12 @@ def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: 
         built = pyarrow.DictionaryArray.from_arrays(indices, dictionary, ordered=kind.ordered, safe=True)
         built.validate(full=True)
         return built
-    # A negative depth marks an array whose numbers are used as positions.
+    # See the docstring for the meaning of a negative depth.
     is_followed, depth = depth < 0, abs(depth)
     length, offset, places, children = parts["l"], parts["o"], parts["b"], parts.get("c", [])
     if type(length) is not int or type(offset) is not int or min(length, offset) < 0 or length + offset >= 1 << 62:
         raise ValueError("it has invalid lengths")
-    # The indexes of the buffers that contain positions. The null bitmap and the values contain
-    # none.
+    # The indexes of the buffers that contain positions. Null bitmaps and values do not.
     followed = {1} if is_followed else _followed(pyarrow, kind)
     buffers: list[Any] = []
     for place, size in enumerate(places):
@@ -418,7 +424,7 @@ def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: 
             if array.nbytes != size or array.itemsize != 1 or array.ndim != 1:
                 raise ValueError("it has a buffer of the wrong size")
             buffers.append(_buffer(pyarrow, array, place in followed))
-    # pyarrow would end the process if an array of these types had a null bitmap.
+    # pyarrow aborts the process if an array of one of these types has a null bitmap.
     is_without_nulls = pyarrow.types.is_union(kind) or pyarrow.types.is_run_end_encoded(kind) or pyarrow.types.is_null(kind)
     if not buffers or (is_without_nulls and buffers[0] is not None):
         raise ValueError("it has a null bitmap, which its type does not allow")
@@ -439,7 +445,7 @@ def _followed(pyarrow: Any, kind: Any) -> set[int]:
     types = pyarrow.types
     if types.is_dictionary(kind) or types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
         return set()
-    # These types have their offsets, sizes, views or type ids in the following buffers.
+    # Arrays of these types contain offsets, sizes, views or type ids in the following buffers.
     if types.is_union(kind) or types.is_list_view(kind) or types.is_large_list_view(kind):
         return {1, 2}
     return {1}

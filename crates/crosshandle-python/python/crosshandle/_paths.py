@@ -1,4 +1,5 @@
-"""Paths of the command and the adapters in this package, which other programs use."""
+"""Paths of the `crosshandle` command and the Unified Runtime adapters that this package
+contains."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def _part(path: Path, what: str) -> str:
 
 
 def command() -> str:
-    """Returns the path of the `crosshandle` command.
+    """Returns the path of the `crosshandle` command in this package. Raises `FileNotFoundError` if
+    the installation does not contain it.
 
     >>> import subprocess
     >>> command = [crosshandle.command(), "--version"]
@@ -31,7 +33,8 @@ def command() -> str:
 
 
 def ur_adapter(backend: str = "host") -> str:
-    """Returns the path of a backend's Unified Runtime adapter.
+    """Returns the path of the Unified Runtime adapter for a backend. Raises `FileNotFoundError` if
+    the installation does not contain it.
 
     `backend` is "host", "cuda" or "level_zero".
 

@@ -1,4 +1,5 @@
-"""Pickled objects, which the sender keeps alive until each receiver has opened them."""
+"""Pickling of shared objects. The sender keeps each pickled object alive until its receivers have
+opened it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Pending(NamedTuple):
     objects: int
     """The number of pickled objects that this process keeps for receivers."""
     nbytes: int
-    """The number of bytes that only these objects keep allocated."""
+    """The number of bytes that are allocated only because of these pickled objects."""
 
 
 class Limits(NamedTuple):
@@ -37,13 +38,14 @@ class Limits(NamedTuple):
     objects: int
     """The maximum number of pickled objects that this process keeps."""
     nbytes: int
-    """The number of kept bytes at which pickling starts to wait."""
+    """The number of bytes, allocated only because of pickled objects, at which pickling starts to
+    wait."""
     timeout: float | None
-    """The number of seconds that pickling waits until a limit allows it, or `None` for no
-    timeout."""
+    """The number of seconds that pickling waits if a limit is reached, before it raises
+    `LimitReachedError`. `None` means no timeout."""
     exit_timeout: float | None
-    """The number of seconds that an exiting process waits for the next receiver, or `None` for no
-    timeout."""
+    """The number of seconds without progress after which an exiting process stops waiting for
+    receivers. `None` means no timeout."""
 
 
 class _Receivers(threading.local):
@@ -55,7 +57,7 @@ _exit_timeout: float | None = 10.0
 
 
 def _open(data: bytes, ticket: bytes) -> Any:
-    """Opens a pickled object, and notifies the sender. Runs no code that the sender chose."""
+    """Opens a pickled object, and notifies the sender. Never runs code from the sender."""
     value = open(data)
     opened(ticket)
     return value
@@ -74,7 +76,7 @@ def _open_bundle(data: bytes, ticket: bytes) -> Bundle:
 
 
 def opened(ticket: bytes) -> None:
-    """Tells the sender of a pickle that this process has opened the object."""
+    """Notifies the sender of a pickle that this process has opened the object."""
     _rust.opened(default_context(), ticket)
 
 
@@ -87,25 +89,27 @@ Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def reduced(value: Any, opener: str, data: bytes) -> Reduced:
-    """Returns the result of `__reduce__` for an object. This process keeps the object until its
-    receiver has opened it."""
+    """Returns the result of `__reduce__` for an object. From then on, this process keeps the object
+    alive until its receivers have opened it."""
     return _OPENERS[opener], (data, keep([value]))
 
 
 def reduced_bundle(bundle: Bundle, open: Callable[..., Any] = _open_bundle) -> Reduced:
-    """Returns the result of `__reduce__` for a bundle. This process keeps the bundle's arrays until
-    the receiver has opened them."""
+    """Returns the result of `__reduce__` for a bundle. From then on, this process keeps the
+    bundle's arrays alive until the receivers have opened the bundle."""
     return open, (bytes(bundle), keep(bundle._parts()))
 
 
 def keep(objects: list[Any]) -> bytes:
-    """Keeps objects until they are opened. Returns the ticket that receivers pass to `opened`."""
+    """Keeps objects alive until their receivers have opened them. Returns the ticket that each
+    receiver passes to `opened`."""
     _wait_when_it_ends()
     return _rust.keep(objects, _receivers.number)
 
 
 class Pickled:
-    """The result of `pickled`. A process that unpickles it gets the original object.
+    """The result of `pickled`, which can be pickled any number of times. A process that unpickles
+    it gets the original object.
 
     >>> import pickle
     >>> array = crosshandle.ones(3)
@@ -123,13 +127,13 @@ class Pickled:
 
 
 def pickled(value: Any, *, receivers: int = 1) -> Pickled:
-    """Pickles an object once, for several receivers.
+    """Prepares an object so that it can be pickled for several receivers.
 
-    Objects of this package can also be pickled directly, for a single receiver: this process keeps
-    the object until one process has opened it. The result of this function can be put into any
-    number of queues. This process keeps `value` until it has been opened `receivers` times. Each
-    receiver gets the value itself. `value` can also be an array of another library or a tree of
-    arrays, which is packed as by `share`.
+    An array, memory or event can also be pickled directly, but only for one receiver: this process
+    keeps it alive until one process has opened it. The result of this function can be put into any
+    number of queues. This process keeps `value` alive until it has been opened `receivers` times. A
+    receiver that unpickles the result gets the value itself. `value` can also be another library's
+    array or a tree of arrays, which is packed as by `share`.
 
     >>> import pickle
     >>> array = crosshandle.empty(3)
@@ -149,8 +153,8 @@ def pickled(value: Any, *, receivers: int = 1) -> Pickled:
 
 
 def pending() -> Pending:
-    """Returns the number of pickled objects that no process has opened yet, and the number of bytes
-    that only these objects keep allocated.
+    """Returns the number of pickled objects that are not opened yet, and the number of bytes that
+    are allocated only because of them.
 
     >>> import pickle
     >>> data = pickle.dumps(crosshandle.empty(1000, "float64"))
@@ -164,10 +168,11 @@ def pending() -> Pending:
 
 
 def release_pending() -> int:
-    """Stops keeping pickled objects for their receivers, and returns how many there were.
+    """Drops all pickled objects that this process keeps for receivers. Returns the number of
+    dropped objects.
 
-    Opening one of these pickles may fail afterwards. Use this function if no process will open
-    them, for example after the death of a receiver.
+    After this call, opening one of these pickles may fail. Use this function if no process will
+    open the pickles, for example because the receiver has died.
 
     >>> import pickle
     >>> data = pickle.dumps(crosshandle.empty(1000))
@@ -187,13 +192,14 @@ def pending_limits(
     timeout: float | None = _UNCHANGED,
     exit_timeout: float | None = _UNCHANGED,
 ) -> Limits:
-    """Sets limits for pickled objects that no process has opened yet, and returns all limits.
+    """Sets limits for pickled objects that are not opened yet. Returns all limits.
 
-    Pickling waits while `objects` pickled objects are kept (default: 65,536), or while pickled
-    objects alone keep `nbytes` or more bytes allocated (default: half of the machine's memory).
-    After `timeout` seconds (default: 60) it raises `LimitReachedError`. When this process exits, it
-    waits for receivers until no object has been opened for `exit_timeout` seconds (default: 10).
-    `None` means no timeout.
+    Pickling waits while this process keeps `objects` pickled objects (default: 65,536), or while
+    pickled objects alone keep `nbytes` or more bytes allocated (default: half of the machine's
+    memory). After `timeout` seconds (default: 60), pickling raises `LimitReachedError`. When this
+    process exits, it waits for receivers. It stops waiting if no object is opened for
+    `exit_timeout` seconds (default: 10). `None` means no timeout. A limit that is not passed stays
+    unchanged.
 
     >>> before = crosshandle.pending_limits()
     >>> crosshandle.pending_limits(objects=1000, timeout=5).objects
@@ -226,16 +232,17 @@ def _wait_at_exit() -> None:
     _rust.release_kept()
 
 
-# The id of the process that has last registered `_wait_at_exit` with `multiprocessing`.
+# The id of the process that has most recently registered `_wait_at_exit` with `multiprocessing`.
 _waiting: int | None = None
 _is_watching = False
 
 
 def _wait_when_it_ends() -> None:
-    """Makes this process wait for receivers when it exits, after the feeder threads of queues have
-    pickled their objects.
+    """Makes this process wait for receivers when it exits. The wait starts after the feeder threads
+    of queues have pickled their objects.
 
-    Processes of `multiprocessing` do not run `atexit` functions.
+    A child process from `multiprocessing` does not run `atexit` functions, so this function
+    registers a finalizer with `multiprocessing`.
     """
     global _waiting
     util = sys.modules.get("multiprocessing.util")
@@ -246,8 +253,8 @@ def _wait_when_it_ends() -> None:
 
 
 def _start_again() -> None:
-    """Clears the inherited state in a forked child. It runs again after `multiprocessing` has
-    dropped the finalizers of the parent."""
+    """Resets the inherited state in a forked child. Runs a second time after `multiprocessing` has
+    dropped the finalizers that the child inherited."""
     global _waiting, _is_watching
     _waiting = None
     _wait_when_it_ends()

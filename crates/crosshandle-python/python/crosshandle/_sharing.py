@@ -1,4 +1,4 @@
-"""Converting arrays and trees of arrays to bytes and back."""
+"""Packs arrays and trees of arrays into bytes, and opens them again."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _lock = threading.Lock()
 
 
 def default_context(device: Any = "host") -> Context:
-    """Returns the context of this process that `share` and `open` use for a device.
+    """Returns the context that `share` and `open` use for a device in this process.
 
-    `device` is a name such as `"cuda:0"`, a `Device`, or a torch device. On a CUDA device, it uses
-    the device's primary context, as torch, CuPy, JAX and numba do.
+    `device` is a name such as `"cuda:0"`, a `Device`, or a torch device. For a CUDA device, the
+    result uses the device's primary context, which torch, CuPy, JAX and numba also use.
 
     >>> crosshandle.default_context("cpu").device.name
     'host:0'
@@ -54,20 +54,19 @@ def default_context(device: Any = "host") -> Context:
         if context is None:
             context = _contexts[name] = Context(name)
         if type(device) is str:
-            # Remember the name as the program wrote it, so that the next call finds the context at
-            # once.
+            # Store the context under the name that the program passed too, so that the next call
+            # finds it at once.
             _contexts[device] = context
         return context
 
 
-# Contexts that a forked child has inherited. It must neither use nor drop them, because threads of
-# its parent may have held their locks at the time of the fork.
+# Contexts that this process has inherited through a fork. This process must neither use nor drop
+# them, because threads in the parent may have held the contexts' locks at the time of the fork.
 _inherited: list[Any] = []
 
 
 def _start_again() -> None:
-    """Replaces the inherited state in a forked child, so that the child creates its own
-    contexts."""
+    """Resets the inherited state in a forked child, so that the child creates its own contexts."""
     global _lock
     _inherited.append((dict(_contexts), dict(_by_uuid)))
     _contexts.clear()
@@ -79,9 +78,9 @@ os.register_at_fork(after_in_child=_start_again)
 
 
 def trim() -> None:
-    """Frees the unused memory that the default contexts keep for reuse.
+    """Frees the unused memory that the default contexts keep for later allocations.
 
-    Idle host memory is returned automatically within about a second.
+    Idle host memory is freed automatically within about a second.
 
     >>> crosshandle.trim()
     """
@@ -91,9 +90,9 @@ def trim() -> None:
 
 @atexit.register
 def _end() -> None:
-    """Drops the default contexts at exit, while the drivers are still loaded.
+    """Drops the default contexts when the interpreter exits, while the drivers are still loaded.
 
-    Open objects keep their own contexts.
+    Objects that are still open keep their contexts alive.
     """
     _rust.forget_contexts()
     _by_uuid.clear()
@@ -103,8 +102,8 @@ def _end() -> None:
 def _context_of(backend: str, uuid: str) -> Context:
     """Returns the default context for a handle's device.
 
-    If this process does not see that device, the function returns the context of another device of
-    the same backend. That device may be able to access the memory.
+    If this process does not see that device, returns the default context for another device of the
+    same backend, which may be able to access the memory.
     """
     if backend == "host":
         return default_context()
@@ -121,14 +120,14 @@ def _context_of(backend: str, uuid: str) -> Context:
 
 
 class Bundle:
-    """Packed arrays for other processes. Send `bytes(bundle)` over any channel.
+    """Arrays that `share` has packed for other processes. Send `bytes(bundle)` over any channel.
 
-    The memory of the arrays is not reused until `release` is called or the bundle's `with` block
-    ends. After that, the processes that have opened the bundle keep the memory. If a bundle is
-    dropped without being released, other processes can open its bytes as long as the storage of
-    each array lives. The storage is torch's `untyped_storage()`, CuPy's `data.mem`, the last `base`
-    of a NumPy array, a JAX array itself, or this package's memory. If `share` copied an array, the
-    original array's storage counts.
+    A bundle keeps the arrays' memory from being reused until `release` is called or its `with`
+    block ends. After that, only processes that have opened the bundle keep the memory. If a bundle
+    is dropped without being released, other processes can open its bytes as long as the storage of
+    each array lives. The storage is torch's `untyped_storage()`, CuPy's `data.mem`, the innermost
+    `base` of a NumPy array, a JAX array itself, or this package's memory. If `share` copied an
+    array, the copy lives as long as the original array's storage.
 
     >>> with crosshandle.share([crosshandle.ones(3), crosshandle.zeros(2)]) as bundle:
     ...     data = bytes(bundle)            # send these bytes
@@ -142,11 +141,12 @@ class Bundle:
         self._data = data
         self._leaves: Sequence[Any] = leaves
         self._arrays: Sequence[Array] | None = arrays
-        # The shared memory with the table of the arrays, if the table is too long for the bytes.
+        # Shared memory that contains the list of arrays, if the list is too long to send inline.
         self._table = table
-        # The event that is signalled when the bytes are ready.
+        # The event that is signalled when the arrays' bytes are ready, or None.
         self._event: Event | None = None
-        # The structure of a bundle that this process has received. Its arrays are open already.
+        # The structure of the tree, if this process has unpickled the bundle and thus already
+        # opened its arrays. Otherwise None.
         self._structure: str | None = None
 
     def __bytes__(self) -> bytes:
@@ -167,13 +167,13 @@ class Bundle:
         return len(bytes(self))
 
     def release(self) -> None:
-        """Releases the arrays. After this call, the bundle cannot be sent."""
+        """Stops keeping the arrays' memory. After this call, the bundle cannot be sent any more."""
         self._arrays = self._table = self._event = None
         self._leaves = ()
 
     def _parts(self) -> list[Any]:
-        """Returns the objects that a process must keep so that another process can open the
-        bundle."""
+        """Returns the objects that this process must keep alive so that other processes can open
+        the bundle."""
         return [*(self._arrays or ()), *(part for part in (self._table, self._event) if part is not None)]
 
     def __reduce__(self) -> Any:
@@ -198,8 +198,8 @@ class Bundle:
             elif not isinstance(leaf, Memory):
                 _storages.keep_as_long_as(leaf, array)
         if self._table is not None:
-            # The table must live as long as an array of the bundle. Memory of empty arrays lives
-            # until the process ends, so only arrays with elements can keep the table.
+            # The table must live as long as any array in the bundle. The memory of empty arrays
+            # lives until the process ends, so let only arrays with elements keep the table.
             with_bytes = [array for array in self._arrays if array.size]
             for array in with_bytes or self._arrays[:1]:
                 array._keep(self._table)
@@ -218,30 +218,31 @@ class Bundle:
 
 
 def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Event | None = None) -> Bundle:
-    """Packs an array, a table, or a tree of arrays and tables, for other processes.
+    """Packs an array, a table, or a tree of arrays and tables for other processes.
 
     A tree consists of lists, tuples, dicts, named tuples and dataclasses. Its leaves are arrays,
     tables, `None`, numbers, strings and bytes. A table is a pandas or Polars DataFrame or Series,
-    an Arrow table, record batch or array, or an xarray array or dataset. It opens as a `Frame`.
+    an Arrow table, record batch or array, or an xarray DataArray or Dataset. In the receiver, a
+    table opens as a `Frame`.
 
     An array is an `Array`, or any object with the buffer protocol, DLPack,
     `__cuda_array_interface__`, `__sycl_usm_array_interface__` or `__array_interface__`:
 
-    - torch tensors and arrays of CuPy, JAX and numba on a GPU, wherever their libraries allocated
-      the memory,
-    - dpnp arrays and dpctl memory that this package's Unified Runtime adapter allocated (this call
+    - GPU arrays from torch, CuPy, JAX and numba, no matter how their libraries allocated the
+      memory,
+    - dpnp arrays and dpctl memory that this package's Unified Runtime adapter allocated (`share`
       waits for their queue),
     - views of an `Array` on the host.
 
-    With `copy=True`, an array is copied if other processes cannot access its memory, or can no
-    longer open it. Without `copy`, such an array is an error. The bundle keeps the arrays' memory
-    from being reused until it is released. After that, the processes that have opened the bundle
-    keep the memory.
+    With `copy=True`, `share` copies an array if other processes cannot access its memory, or can no
+    longer open it. Without `copy`, `share` raises an exception for such an array. The bundle keeps
+    the arrays' memory from being reused until the bundle is released. After that, only processes
+    that have opened the bundle keep the memory.
 
-    The latest signal of `event` tells receivers that the bytes are ready. If `event` has no signal
-    yet, its first signal does. Everything that uses the opened arrays waits for that signal.
-    Without `event`, an array that was opened with an event is shared with that event, and so are
-    its views.
+    With `event`, the arrays' bytes are ready after the event's latest signal. If `event` has no
+    signal yet, they are ready after its first one. Each use of the opened arrays waits for that
+    signal. Without `event`, an array that was itself opened with an event (or a view of such an
+    array) is shared with the same event.
 
     With `read_only`, other processes can only read the arrays. JAX arrays and tables are always
     shared read-only.
@@ -269,10 +270,10 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
 
 
 def _open_received(data: bytes) -> Bundle:
-    """Opens a bundle that another process has pickled. The arrays of the result are open."""
+    """Unpickles a bundle from another process. Opens its arrays at once."""
     structure, arrays = _rust.unpack(None, data)
-    # The table of a long bundle is in memory of the sender. This process makes its own table, so
-    # that it can send the bundle on.
+    # If the list of arrays is in the sender's memory, this process needs its own copy, so that it
+    # can forward the bundle. So pack the arrays again.
     data, table = _rust.pack_shared(default_context(), structure, arrays, False)
     bundle = Bundle(data, arrays, arrays, table)
     bundle._structure = structure
@@ -280,9 +281,9 @@ def _open_received(data: bytes) -> Bundle:
 
 
 def open_read_only(data: bytes) -> Any:
-    """Opens data like `open`, but read-only.
+    """Opens a bundle or a handle like `open`, but read-only.
 
-    Used to unpickle memory that was opened read-only.
+    Unpickling uses this function for memory that the sender had opened read-only.
     """
     return open(data, writable=False)
 
@@ -312,14 +313,15 @@ def open(
 ) -> Any:
     """Opens a bundle or a handle that another process has sent, as bytes or text.
 
-    Text that is not a handle is the name of a model that a holder keeps. It is opened as with
-    `crosshandle.store.open`.
+    Text that is not a handle is treated as the name of a model that a holder keeps, and is passed
+    to `crosshandle.store.open`.
 
     Returns an array or a tree of arrays, a `Frame` for a table, memory, physical memory, or an
-    event. Each object is opened in `context`, or in the default context of its device. With
-    `writable=False`, all memory opens read-only. Memory that was shared read-only always opens
-    read-only. `timeout` is the maximum number of seconds to wait for the other process. The
-    context's `exchange_timeout` applies if it is shorter.
+    event. Opens each object in `context` (default: the default context for the object's device).
+    With `writable=False`, opens all memory read-only. Memory that was shared read-only always opens
+    read-only. `timeout` is the maximum number of seconds to wait for the exporter. If the context's
+    `exchange_timeout` is shorter, it applies instead. After the timeout, raises `TimedOutError`.
+    Ctrl-C interrupts the wait.
 
     >>> memory, ready = crosshandle.Context("host").allocate(64), crosshandle.event()
     >>> same = crosshandle.open(bytes(memory.handle()))
@@ -328,15 +330,15 @@ def open(
     >>> reading.read_only
     True
     """
-    # Bundles as bytes are checked first, because they are the most frequent argument.
+    # Check for the bytes of a bundle first, because they are the most frequent argument.
     if type(data) is builtins.bytes and data.startswith(b"xhb"):
         return _open_bundle(data, context, writable, timeout)
     if isinstance(data, Bundle):
         if data._structure is not None and data._arrays is not None and context is None and writable:
-            # An unpickled bundle has open arrays. They are used here, because the sender may have
-            # freed its arrays by now.
+            # Unpickling has already opened the bundle's arrays. Use them, because the sender may
+            # have freed its arrays by now.
             return _trees.rearrange(data._structure, list(data._arrays))
-        # The argument keeps the bundle's memory alive until this call has opened it.
+        # The argument `data` keeps the bundle's memory alive until this call has opened it.
         return _open_bundle(bytes(data), context, writable, timeout)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
         return _open_bundle(builtins.bytes(data), context, writable, timeout)
@@ -363,14 +365,15 @@ def _open_bundle(data: bytes, context: Context | None, writable: bool, timeout: 
     return _trees.rearrange(structure, arrays)
 
 
-# Types that `share` refuses inside a tree, because their handles are sent separately.
+# Types that `share` rejects as leaves of a tree. Programs send their handles separately.
 _OWN = (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
 
 
 def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
-    """Returns the leaves of a tree as arrays of shared memory.
+    """Returns the leaves of a tree as arrays in shared memory.
 
-    If `copy` is true, leaves that are not in shared memory are copied.
+    If `copy` is true, copies leaves whose memory cannot be shared. Otherwise raises an exception
+    for them.
     """
     arrays: list[Array | None] = [None] * len(leaves)
     owners: dict[int, _storages.Storage] = {}
@@ -415,8 +418,8 @@ def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
 
 
 def _openable(array: Array, copy: bool) -> Array:
-    """Returns an array that other processes can open: the array itself if possible, otherwise a
-    copy."""
+    """Returns the array itself if other processes can open it. Otherwise returns a copy if `copy`
+    is true, or raises an exception."""
     try:
         array._check_openable()
     except (StaleHandleError, ExporterGoneError) as error:
@@ -437,10 +440,10 @@ def copy_of(array: Array) -> Array:
 def _adopt(
     device: str, group: list[_rust.Foreign], owners: list[_storages.Storage]
 ) -> list[tuple[Context, Array | Exception]]:
-    """Adopts arrays of other libraries.
+    """Adopts arrays from other libraries, which means that it shares their memory without a copy.
 
-    For each array, returns its context, and the adopted array or the error that says why it cannot
-    be shared.
+    For each array, returns its context, and either the adopted array or the exception that says why
+    the array cannot be shared.
     """
     if device == "sycl":
         from ._libraries import usm
@@ -449,8 +452,8 @@ def _adopt(
     if device != "cuda":
         context = default_context(device)
         return [(context, adopted) for adopted in _rust.adopt_all(context, group, owners)]
-    # The library does not say which device the array is on, so try each. Other devices refuse the
-    # memory.
+    # The library does not report which device the arrays are on, so try each device. Only the right
+    # device accepts the memory.
     names = [found.name for found in Device.all() if found.backend == device]
     if not names:
         raise WrongDeviceError(f"the array is on a {device} device, and this machine has none")
@@ -460,8 +463,8 @@ def _adopt(
         context = default_context(name)
         asked = [group[place] for place in places], [owners[place] for place in places]
         for place, adopted in zip(places, _rust.adopt_all(context, *asked)):
-            # A device that does not know the memory raises `UnsupportedError`. Any other error is
-            # more useful.
+            # `UnsupportedError` only means that this device does not know the memory. Prefer any
+            # other error.
             if isinstance(adopted, Array) or place not in found or not isinstance(found[place][1], UnsupportedError):
                 found[place] = context, adopted
         places = [place for place in places if not isinstance(found[place][1], Array)]
@@ -471,17 +474,17 @@ def _adopt(
 
 
 def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
-    """Copies an array of another library into memory of its device."""
+    """Copies an array from another library into new memory on the array's device."""
     library = _storages.library(value)
     if described.device == "sycl":
-        # The array's own library can copy it from any device to the host.
+        # Let the array's own library copy it to the host, which works for any SYCL device.
         namespace = getattr(value, "__array_namespace__", None)
         array = default_context().empty(described.shape, described.dtype)
         array.numpy()[...] = value.copy_to_host() if namespace is None else namespace().asnumpy(value)
         return array
     if described.device != "host" and library in ("torch", "cupy"):
-        # The array's own library copies here, because it handles arrays with gaps, and knows the
-        # stream that produces the bytes.
+        # Let the array's own library copy it, because that library supports arrays with gaps and
+        # knows the stream that produces the bytes.
         array = context.empty(described.shape, described.dtype)
         if library == "torch":
             import torch

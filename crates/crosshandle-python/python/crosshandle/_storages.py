@@ -1,8 +1,8 @@
-"""Storages: the objects that own the bytes of arrays in other libraries.
+"""Tracks storages, which are the objects in other libraries that own arrays' bytes.
 
 A dropped bundle can be opened as long as the storage of each of its arrays lives, even if the array
-objects themselves have ended. This rule is the same for all libraries. If this package must keep a
-storage alive, a background thread releases the storage when nothing else uses it.
+objects themselves have been destroyed. This rule is the same for all libraries. If this package
+must keep a storage alive, a background thread releases the storage when nothing else uses it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-# Seconds between two checks of the storages that dropped bundles keep. A shorter interval frees
-# memory sooner and takes more processor time.
+# Minimum time in seconds between two checks of the storages that dropped bundles keep. A shorter
+# interval frees memory sooner, but takes more processor time.
 _INTERVAL = 0.05
-# The largest fraction of the time that these checks may take.
+# Maximum fraction of the background thread's time that these checks may take. Slow checks make the
+# interval longer.
 _SHARE = 0.01
 
 
@@ -30,8 +31,7 @@ def library(value: Any) -> str:
 
 
 def _root(value: Any) -> Any:
-    """Returns the object that owns the bytes of an array. In some libraries, it is the array
-    itself."""
+    """Returns the object that owns an array's bytes. For some libraries, it is the array itself."""
     kind = library(value)
     if kind == "cupy":
         return value.data.mem
@@ -45,17 +45,18 @@ def _root(value: Any) -> Any:
 
 
 class Storage:
-    """A storage of another library that this package keeps alive, as the owner of lent memory."""
+    """A storage from another library that this package keeps alive. It is the owner object of lent
+    memory."""
 
     def __init__(self, root: Any, held: Any, witness: weakref.ref[Any] | None):
-        # This package has no other reference to the storage, so the reference count shows whether
-        # the program still uses it.
+        # This is this package's only reference to the root object, so the reference count shows
+        # whether the program still uses the storage.
         self._root = root
         self._held = held
         self._witness = witness
 
     def is_used(self) -> bool:
-        """Returns whether another library or the program uses the storage."""
+        """Returns whether another library or the program still uses the storage."""
         if self._witness is not None:
             return self._witness() is not None
         if library(self._root) == "torch" and uses_of_torch(self._root) > 1:
@@ -65,16 +66,18 @@ class Storage:
 
 
 def uses_of_torch(storage: Any) -> int:
-    """Returns the number of tensors that use a torch storage, plus one for its Python object."""
+    """Returns the number of tensors that use a torch storage, plus one for the storage's Python
+    object. Returns 0 if this torch version does not report the number."""
     import torch
 
     count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
-    # If this torch version has no such function, only the Python object's reference count is used.
+    # Without this function, only the Python object's reference count shows whether the storage is
+    # used.
     return 0 if count is None else count(storage._cdata)
 
 
-# Known storages, by the `id` of the object that owns the bytes. A `Storage` keeps that object
-# alive, or has a weak reference to it.
+# Known storages, by the `id` of the object that owns the bytes. A `Storage` has a strong or a weak
+# reference to that object.
 _known: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
@@ -87,8 +90,8 @@ def of(value: Any, owner: Any) -> Storage:
     root: Any = _root(value)
     if root is not value or owner is value or isinstance(owner, memoryview):
         return _storage_of(root, root, None, None)
-    # Only this package uses the owner, for example a capsule, so its end says nothing about the
-    # program. The array itself is watched instead.
+    # Only this package uses the owner (for example, a capsule), so the owner's reference count says
+    # nothing about the program. Watch the array itself instead.
     try:
         witness = weakref.ref(value)
     except TypeError:
@@ -106,31 +109,32 @@ def _storage_of(key: Any, root: Any, held: Any, witness: weakref.ref[Any] | None
         return made
 
 
-# Arrays of lent memory that dropped bundles keep, by storage.
+# Arrays in lent memory that dropped bundles keep alive, by storage.
 _lent: dict[Storage, list[Any]] = {}
-# Objects that are kept as long as another object lives, by the `id` of a weak reference to that
-# object. Weak references cannot be the keys: they compare as their objects do, and arrays compare
-# by element.
+# Objects that are kept as long as another object lives. The key is the `id` of a weak reference to
+# that other object. The weak reference itself cannot be the key: it compares like its object, and
+# arrays compare by element.
 _kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
 _thread: threading.Thread | None = None
 
 
 def keep_lent(leaf: Any, array: Any) -> None:
-    """Keeps `array`, which lends its memory, until the storage of the shared `leaf` is freed."""
+    """Keeps `array`, which is in lent memory, until the storage of `leaf` is freed. `leaf` is the
+    shared object."""
     storage = _known.get(id(_root(leaf)))
     if storage is not None:
         _keep_with(storage, array)
-        # When the leaf ends, the background thread checks the storages, because the leaf may have
-        # been the last array of its storage.
+        # When the leaf is destroyed, let the background thread check the storages, because the leaf
+        # may have been the last array that used its storage.
         _keep_until_end(leaf, _Look())
 
 
 def keep_as_long_as(leaf: Any, array: Any) -> None:
-    """Keeps `array` until the storage of the shared `leaf` is freed. `array` has other memory than
-    that storage, for example because it is a copy."""
+    """Keeps `array` until the storage of `leaf` is freed. `leaf` is the shared object. `array` is
+    in other memory, for example because it is a copy."""
     root = _root(leaf)
     if not _keep_until_end(root, array):
-        # The object does not support weak references, so count its references.
+        # The object does not support weak references, so watch its reference count.
         _keep_with(_storage_of(root, root, None, None), array)
 
 
@@ -146,7 +150,7 @@ def _keep_with(storage: Storage, array: Any) -> None:
 
 
 def _keep_until_end(value: Any, kept: Any) -> bool:
-    """Keeps `kept` as long as `value` lives.
+    """Keeps `kept` alive as long as `value` lives.
 
     Returns False if `value` does not support weak references.
     """
@@ -162,15 +166,15 @@ def _drop_kept(reference: weakref.ref[Any], kept: dict[int, tuple[weakref.ref[An
     kept.pop(id(reference), None)
 
 
-# For the `id` of each shared JAX array: a weak reference to the array, and a DLPack capsule that
-# holds its buffer.
+# Held JAX arrays, by `id`: a weak reference to the array, and a DLPack capsule that holds the
+# array's buffer.
 _holds: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
 def hold(array: Any) -> None:
-    """Stops JAX from reusing the buffer of a shared array.
+    """Prevents JAX from reusing the buffer of a shared array as long as the array lives.
 
-    JAX copies a donated buffer while it is held.
+    While a capsule holds the buffer, JAX copies the buffer when the program donates it.
     """
     key = id(array)
     known = _holds.get(key)
@@ -184,28 +188,29 @@ def hold(array: Any) -> None:
 
 
 class _Look:
-    """An object whose end makes the background thread check the storages at once."""
+    """An object that makes the background thread check the storages at once when it is
+    destroyed."""
 
     def __del__(self) -> None:
         _asked.put(None)
 
 
-# Requests for an immediate check. This is a `SimpleQueue`, because a destructor may call its `put`
-# at any point.
+# Requests for an immediate check. A destructor may call `put` at any time, which only `SimpleQueue`
+# permits.
 _asked: queue.SimpleQueue[None] = queue.SimpleQueue()
 
 
 def look() -> int:
-    """Releases the storages that nothing else uses.
+    """Releases the storages that neither the program nor another library uses.
 
-    Returns the number of storages that are left.
+    Returns the number of storages that this package still keeps.
     """
     with _lock:
         unused = [storage for storage in list(_lent) if not storage.is_used()]
         dropped = [_lent.pop(storage) for storage in unused]
         left = len(_lent)
-    # The objects are dropped after the lock is released, because their destructors run code of
-    # other libraries.
+    # Drop the objects after releasing the lock, because their destructors run code from other
+    # libraries.
     del dropped, unused
     return left
 
@@ -237,7 +242,7 @@ os.register_at_fork(after_in_child=_forked)
 
 @atexit.register
 def _end() -> None:
-    """Releases all kept objects at exit, while the drivers are still loaded."""
+    """Releases all kept objects when the interpreter exits, while the drivers are still loaded."""
     _lent.clear()
     _kept.clear()
     _holds.clear()

@@ -1,4 +1,4 @@
-"""Exceptions of the store. The Rust library writes their messages."""
+"""The exceptions that only the store raises. The messages come from the Rust library."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from ._errors import Error
 
 
 class StoreError(Error):
-    """The base class of the store's exceptions. The store failed, or the holder refused the
-    request."""
+    """An operation of the store failed, or the holder rejected the request. This is the base class
+    of the store's exceptions."""
 
 
 class NoHolderError(StoreError, ConnectionError):
-    """No holder replied. `crosshandle hold` starts one."""
+    """No holder is running in the socket directory. The command `crosshandle hold` starts one."""
 
 
 class NoSuchNameError(StoreError, LookupError):
@@ -19,20 +19,20 @@ class NoSuchNameError(StoreError, LookupError):
 
 
 class NotAllowedError(StoreError, PermissionError):
-    """The name requires a token that the caller did not give, or the holder belongs to another
+    """The name requires a token that the program did not pass, or the holder belongs to another
     user."""
 
 
 class WrongContentsError(StoreError, ValueError):
-    """The model's hash is not the expected one, or its bytes do not match its own hash."""
+    """The model's hash is not the expected hash, or the model's bytes do not match its hash."""
 
 
 class TornUpdateError(StoreError, RuntimeError):
-    """An update was started but not finished.
+    """An update of the model was started but not finished, so its contents are inconsistent.
 
-    Write all tensors again, or publish the next version.
+    To recover, write all tensors again with an `Updater`, or publish the next version.
     """
 
 
 class AddressTakenError(StoreError, RuntimeError):
-    """The requested addresses are already in use."""
+    """The addresses at which the model should be mapped are already in use in this process."""

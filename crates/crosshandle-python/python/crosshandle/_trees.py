@@ -1,7 +1,8 @@
-"""Conversion of trees of arrays to the text that describes them in a bundle, and back.
+"""Converts a tree of arrays to the text that describes its structure in a bundle, and back.
 
-The structure of a bundle is JSON. `null` stands for the next array, and a list for a list. Every
-other part is an object with one member, whose name is the kind of the part:
+The structure is JSON. `null` stands for the next array in the bundle, and a JSON list stands for a
+list. Each other node is a JSON object with one member. The member's name says what the node stands
+for:
 
 | member | stands for |
 |---|---|
@@ -10,16 +11,17 @@ other part is an object with one member, whose name is the kind of the part:
 | `{"k": [[key, part], …]}` | a dict with other keys |
 | `{"v": …}` | `None`, a bool, a number or a string |
 | `{"c": [real, imaginary]}` | a complex number |
-| `{"b": text}`, `{"B": 0}` | bytes, in base64 or in the next array |
-| `{"n": [type, bytes, text]}` | a scalar of NumPy: its type, and its bytes in base64 |
+| `{"b": text}`, `{"B": 0}` | bytes, as base64 or as the next array |
+| `{"n": [type, size, text]}` | a NumPy scalar: its type, its size in bytes, and its bytes as base64 |
 | `{"nt": [module, class, names, parts]}` | a named tuple |
 | `{"dc": [module, class, names, parts]}` | a dataclass |
-| `{"f": …}` | a table of pandas, Polars or Arrow, or an array of xarray: see `_frames.py` |
+| `{"f": …}` | a pandas, Polars or Arrow table, or an xarray object: see `_frames.py` |
 
-Opening a bundle runs no code from it and imports no module. A named tuple or dataclass becomes an
-instance of its own class only if this process has already imported the class's module, and the
-class has the same fields. Its `__init__`, `__new__` and `__post_init__` are not called. Otherwise
-the result is a plain named tuple with the same fields, or a `types.SimpleNamespace`.
+Opening a bundle runs no code from the bundle and imports no module. A named tuple or dataclass
+becomes an instance of its original class only if this process has already imported the class's
+module and the class has the same fields. The class's `__init__`, `__new__` and `__post_init__` are
+not called. Otherwise the result is a plain named tuple with the same fields, or a
+`types.SimpleNamespace`.
 """
 
 from __future__ import annotations
@@ -43,39 +45,40 @@ from ._crosshandle import Array, Memory
 
 _MAX_DEPTH = 100
 _MOST_FIELDS = 1000
-# The maximum length of bytes in the structure. Longer bytes are copied into shared memory.
+# Maximum length, in bytes, of a `bytes` object in the structure. Longer ones are copied into shared
+# memory.
 _LONG = 1024
 
 _VALUES = (type(None), bool, int, float, str)
 _LEAF, _FRAME, _NUMPY_SCALAR, _NAMED, _TUPLE, _LIST, _MAPPING, _DATACLASS = range(8)
 _FRAME_LIBRARIES = ("pandas", "polars", "pyarrow", "xarray")
-# The kind of tree node that objects of a class are, by class.
+# A cache that maps a class to the kind of tree node for its instances.
 _kinds: dict[type, int] = {Array: _LEAF, Memory: _LEAF}
 
 
 class Leaves(list[Any]):
-    """The arrays of a tree, in the order in which the structure refers to them.
+    """The arrays in a tree, in the order in which the structure refers to them.
 
-    The buffers of tables are `Array` objects already. All other leaves are still the objects that
-    the program passed.
+    A buffer of a table is already an `Array`. Each other leaf is the object that the program
+    passed.
     """
 
     def __init__(self, tree: Any, copy: bool):
         super().__init__()
         self.tree = tree
         self.copies = copy
-        # For each buffer of a table, the table that it belongs to, by the buffer's index in this
-        # list.
+        # The table that each buffer of a table belongs to, by the buffer's index in this list.
         self.owners: dict[int, Any] = {}
 
     def owned(self) -> list[Any]:
-        """Returns the shared object for each array: the array itself, or its table."""
+        """Returns, for each array, the object that the program shared: the array itself, or its
+        table."""
         return [self.owners.get(place, leaf) for place, leaf in enumerate(self)] if self.owners else self
 
     def refused(self, place: int, error: Exception) -> Exception:
-        """Returns `error` with the array's path in the tree added to its message.
+        """Returns `error` with a message that also contains the array's path in the tree.
 
-        The error is returned unchanged if the array is the whole tree or is not found in it.
+        Returns `error` itself if the array is the whole tree or is not found in the tree.
         """
         path = _path(self.tree, self[place])
         if path is None or path == "tree":
@@ -84,7 +87,8 @@ class Leaves(list[Any]):
 
 
 def arrange(tree: Any, leaves: Leaves) -> str:
-    """Returns the structure of a tree, and appends its arrays to `leaves`."""
+    """Returns the structure of a tree, and appends the tree's arrays to `leaves`. Raises
+    `TypeError` or `ValueError` for an object that cannot be shared."""
     if type(tree) is Array:
         leaves.append(tree)
         return "null"
@@ -206,7 +210,8 @@ def _name(value: Any) -> str:
 
 
 def _path(tree: Any, wanted: Any) -> str | None:
-    """Returns the path to an object in a tree, or None."""
+    """Returns the path to an object in a tree, such as `tree["w"][0]`, or None if it is not in the
+    tree."""
     for path, value in _walk(tree, "tree", 0):
         if value is wanted:
             return path
@@ -232,7 +237,8 @@ def _walk(tree: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def rearrange(structure: str, arrays: list[Array]) -> Any:
-    """Builds the tree that a structure describes. Checks every part of the structure."""
+    """Builds the tree that a received structure describes. Raises `ValueError` if any part of the
+    structure is invalid."""
     if structure == "null" and len(arrays) == 1:
         return arrays[0]
     rest = iter(arrays)
@@ -253,7 +259,7 @@ def _rearranged(structure: Any, arrays: Iterator[Array], depth: int) -> Any:
         raise ValueError(f"the bundle's tree is deeper than {_MAX_DEPTH}")
     if structure is None:
         return next(arrays)
-    # Most parts are arrays, and `_parts` handles a list of arrays without a call for each array.
+    # Most nodes are arrays. `_parts` handles a list of arrays without a call for each array.
     if isinstance(structure, list):
         return _parts(structure, arrays, depth)
     if isinstance(structure, dict) and len(structure) == 1:
@@ -368,7 +374,8 @@ def _list(parts: Any) -> list[Any]:
 
 
 def _class(module: str, name: str) -> type | None:
-    """Returns a class from an already imported module, or None. Runs no code of the module."""
+    """Returns a class from a module that is already imported, or None. Runs no code from the
+    module."""
     found: Any = sys.modules.get(module)
     if not issubclass(type(found), types.ModuleType):
         return None
@@ -387,8 +394,8 @@ def _has_finalizer(cls: type) -> bool:
 
 
 def _is_plain_dataclass(cls: type, fields: list[str]) -> bool:
-    """Returns whether instances of a class can be built field by field without running code of the
-    class."""
+    """Returns whether an instance of a class can be built field by field without running the
+    class's code."""
     if not isinstance(inspect.getattr_static(cls, "__dataclass_fields__", None), dict) or _has_finalizer(cls):
         return False
     if [field.name for field in dataclasses.fields(cls)] != fields:

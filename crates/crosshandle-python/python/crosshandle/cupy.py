@@ -1,4 +1,4 @@
-"""CuPy: arrays in memory that can be shared from the start.
+"""Support for CuPy: an allocator whose arrays can be shared without a copy.
 
     import crosshandle.cupy
 
@@ -23,7 +23,7 @@ atexit.register(_rust.stop_freeing)
 
 
 class _Block(cupy.cuda.BaseMemory):
-    """A CuPy memory block. It is freed with the last array that uses it."""
+    """A CuPy memory block. It is freed when no array uses it any more."""
 
     def __init__(self, nbytes: int):
         number = cupy.cuda.runtime.getDevice()
@@ -34,11 +34,11 @@ class _Block(cupy.cuda.BaseMemory):
 
 
 def allocator(nbytes: int) -> Any:
-    """Allocates memory for CuPy on the current device.
+    """Allocates `nbytes` bytes for CuPy on the current device.
 
     Pass this function to `cupy.cuda.set_allocator`.
 
-    Arrays in this memory can be shared without a copy. If CuPy frees memory that other processes
+    Arrays in such memory can be shared without a copy. If CuPy frees memory that other processes
     have open, those processes keep it.
 
     >>> before = cupy.cuda.get_allocator()                       # needs gpu

@@ -1,11 +1,12 @@
-"""Links to other hosts: reading and writing their memory, and mirroring their events.
+"""Links to other hosts, through which a program reads and writes remote memory and follows remote
+events.
 
 >>> from crosshandle import Context, link
 >>> listener = link.listen("127.0.0.1:0", token=(token := link.new_token()), data="tls")
 >>> other = link.connect(listener.address, token=token, data="tls")
 
-Both sides prove their identity, by a shared token or by certificates. `docs/hosts.md` describes
-what a link protects against.
+Both hosts prove their identity, with a shared token or with certificates. `docs/hosts.md` describes
+which attacks a link prevents.
 """
 
 from os import PathLike, fspath
@@ -29,7 +30,8 @@ _Path = str | PathLike[str]
 
 
 class Certificates(NamedTuple):
-    """Certificates in PEM files. Each side trusts certificates that `authority` has signed.
+    """Paths of PEM files that prove this host's identity. Each host trusts certificates that
+    `authority` has signed.
 
     >>> ours = link.Certificates("authority.pem", "host.pem", "host.key", peer_name="store.example")
     """
@@ -55,14 +57,15 @@ def connect(
     names: bool = False,
     timeout: float | None = None,
 ) -> Link:
-    """Connects to a host that listens at an address, `host:port`.
+    """Connects to another host that listens at an address, `host:port`. Returns the link.
 
-    `context` opens the objects that the peer requests, and owns the mirrors of the peer's events.
-    By default, it is the host's default context. A link to or from memory of a GPU needs a context
-    of that GPU. `data` is the transport for the contents of memory: UCX over the network interface
-    `interface`, or TLS. `keep_alive` is the number of seconds of silence after which the link ends
-    (default: 10). `timeout` is the maximum number of seconds to connect. With `names`, the peer may
-    read the named objects of this host's holder.
+    `context` opens the local objects that the remote host requests, and owns the mirrors of remote
+    events. The default is the default context for host memory. If local memory is on a GPU, pass a
+    context for that GPU. `data` is the transport for the contents of memory: UCX over the network
+    interface `interface`, or TLS. `keep_alive` is the number of seconds without a message after
+    which the link ends (default: 10). `timeout` is the maximum number of seconds to connect. After
+    that, this function raises `TimedOutError`. With `names`, the remote host may read the named
+    objects that this host's holder keeps.
 
     >>> token = link.new_token()
     >>> with link.listen("127.0.0.1:0", token=token, data="tls") as listener:
@@ -88,9 +91,9 @@ def listen(
     transports: str | None = None,
     names: bool = False,
 ) -> Listener:
-    """Listens at an address, `host:port`.
+    """Listens for links from other hosts at an address, `host:port`.
 
-    Port 0 selects a free port. The other arguments are as for `connect`.
+    Port 0 selects a free port. The other arguments have the same meaning as for `connect`.
 
     >>> token = link.new_token()
     >>> with link.listen("127.0.0.1:0", token=token, data="tls") as listener:

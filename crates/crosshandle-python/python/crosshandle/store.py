@@ -1,5 +1,5 @@
-"""Named models: loaded once, kept by a holder (`crosshandle hold`), and opened by any process in
-milliseconds.
+"""Named models. One process loads a model, a holder process (`crosshandle hold`) keeps it in
+memory, and any process opens it within milliseconds.
 
     from crosshandle import store
 
@@ -9,9 +9,9 @@ milliseconds.
         model.keys()
         model.get_tensor("lm_head.weight")                                # no copy
 
-Opened models are read-only. On the host, the descriptor grants no write access. Torch has no
-read-only tensors, so a program can still try to write to one. On the host, such a write ends the
-process with a fault. On a GPU, it is a device error.
+Opened models are read-only. On the host, the memory is mapped without write access. torch has no
+read-only tensors, so a program can still try to write to one. On the host, such a write kills the
+process (`SIGSEGV`). On a GPU, it causes a device error.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ __all__ = [
 Files = Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]]
 Progress = Callable[[int, int], object]
 
-# The element types of safetensors, and this package's names for them. Tensors of any other type
-# cannot be opened as arrays.
+# This package's names for the element types in safetensors files. Tensors of other types cannot be
+# opened as arrays.
 _DTYPES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -88,13 +88,14 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 @atexit.register
 def _end() -> None:
-    """Releases the stores' contexts at exit, while the drivers are still loaded."""
+    """Releases the stores' contexts when the interpreter exits, while the drivers are still
+    loaded."""
     for one in list(_stores):
         one._store.forget_contexts()
 
 
 class Published(NamedTuple):
-    """A model that was handed over to the holder.
+    """Describes a model that a store has handed over to the holder.
 
     >>> published = store.publish("example", {"w": crosshandle.ones(8)})
     >>> published.version, published.is_safe
@@ -102,21 +103,22 @@ class Published(NamedTuple):
     """
 
     version: int
-    """The version of the name, starting at 1."""
+    """The version of the model under its name. The first version is 1."""
     hash: str
-    """The hash of the whole model, which readers can pass as `expected_hash`."""
+    """The hash of the whole model. Readers can pass it as `expected_hash`."""
     is_safe: bool
-    """Whether the holder's successor also has the model, so that the model outlives the holder."""
+    """Whether the holder's successor also has the model. If so, the model survives the death of the
+    holder."""
     resumed_bytes: int = 0
-    """The number of bytes that this load did not have to read, because an earlier load that was
-    killed had read them."""
+    """The number of bytes that this load did not have to read again, because an earlier,
+    interrupted load had read them."""
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """The seconds spent on allocating the memory, on allocating staging buffers, and on filling the
-    memory. Filling the memory includes allocating the staging buffers."""
+    """Three durations in seconds: for allocating the memory, for allocating staging buffers, and
+    for filling the memory. The third duration includes the second."""
 
 
 class Held(NamedTuple):
-    """A name that the holder keeps.
+    """Describes a name that the holder keeps.
 
     >>> published = store.publish("example", {"w": crosshandle.ones(8)})
     >>> [(held.name, held.version) for held in store.ls()]
@@ -134,16 +136,15 @@ class Held(NamedTuple):
     device: str
     nbytes: int
     recovered: str | None = None
-    """How the memory of a restored name was verified: `"same files"` or `"unverified"`.
+    """How the holder has verified the memory of a restored name: `"same files"` or `"unverified"`.
 
-    It is None unless a reader restored the name after a holder and its successor had died at the
-    same time. A restored name can be read, but not written.
+    None if the name was never restored. A reader restores names after a holder and its successor
+    have died at the same time. A restored name can be read, but not updated.
     """
 
 
 class _View:
-    """All memory of a model, as an object for libraries that take an address. It keeps the model
-    open."""
+    """All memory of a model, as an array for other libraries. It keeps the model open."""
 
     def __init__(self, owner: object, address: int, nbytes: int, device: str, read_only: bool):
         self._owner = owner
@@ -155,10 +156,11 @@ class _View:
 
 
 class Model:
-    """An opened model: one mapping that contains all its tensors. Any thread may use it.
+    """A model that this process has opened. One mapping contains all of its tensors. Any thread may
+    use it.
 
-    It can be used in a `with` statement. Arrays that were made from it stay valid after the
-    statement ends.
+    A `with` statement closes the model at its end. Arrays that were created from the model stay
+    valid after that.
 
     >>> published = store.publish("example", {"w": crosshandle.ones((2, 2), "float32")})
     >>> model = store.open("example")
@@ -178,7 +180,8 @@ class Model:
     >>> del weights
     >>> model.close()
 
-    A model that was opened with `place` can sleep. It wakes at the same addresses:
+    A model that was opened with `place` can sleep, which unmaps its memory. It wakes at the same
+    addresses:
 
     >>> model = store.open("example", place="sleepable")
     >>> model.sleep()
@@ -204,22 +207,23 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The name of the model."""
+        """The name under which the holder keeps the model."""
         return self._model.describe()[0]
 
     @property
     def version(self) -> int:
-        """The version of the name."""
+        """The version of the model that this process has opened."""
         return self._model.describe()[1]
 
     @property
     def hash(self) -> str:
-        """The hash of names, types, shapes and contents, at the last `refresh` or `wake`."""
+        """The hash of the model (names, types, shapes and contents) when it was opened, or at the
+        last `refresh` or `wake`."""
         return self._model.describe()[2]
 
     @property
     def device(self) -> str:
-        """The device that the tensors are on, such as `cuda:0`."""
+        """The name of the device that the tensors are on, such as `cuda:0`."""
         return self._model.describe()[3]
 
     @property
@@ -229,12 +233,13 @@ class Model:
 
     @property
     def number(self) -> int:
-        """The number of the last update, for `is_still` and `next_update`."""
+        """The number of the latest update that this object has seen. Pass it to `is_still` or
+        `next_update`."""
         return self._model.describe()[5]
 
     @property
     def address(self) -> int | None:
-        """The address of the first byte, or None.
+        """The address of the model's first byte in this process, or None if it has no address.
 
         A model that was opened with `place` keeps its address while it sleeps.
         """
@@ -246,11 +251,11 @@ class Model:
         return self._model.asleep
 
     def keys(self) -> list[str]:
-        """Returns the names of the tensors, in order."""
+        """Returns the names of all tensors, in the model's order."""
         return list(self._tensors)
 
     def metadata(self) -> dict[str, str]:
-        """Returns the metadata of the model's files."""
+        """Returns the metadata that the model's safetensors files contained."""
         return self._model.metadata()
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -258,7 +263,7 @@ class Model:
         return tuple(self._tensors[name][1])
 
     def dtype(self, name: str) -> str:
-        """Returns the type of a tensor's elements, in the notation of safetensors."""
+        """Returns the element type of a tensor, as a name from safetensors such as `F32`."""
         return self._tensors[name][0]
 
     def __len__(self) -> int:
@@ -274,11 +279,11 @@ class Model:
         return self.get_tensor(name)
 
     def get_tensor(self, name: str, framework: str | None = None) -> Any:
-        """Returns a tensor without a copy. `framework` is the library of the result, by default the
-        one that the model was opened for.
+        """Returns a tensor without copying its bytes. `framework` names the library whose array
+        type is returned (default: the `framework` with which the model was opened).
 
-        `crosshandle` stands for this package's `Array`. The tensor keeps the memory mapped. This
-        does not apply to a model that was opened with `place`: its tensors are valid only while the
+        With `"crosshandle"`, returns this package's `Array`. The tensor keeps the memory mapped,
+        unless the model was opened with `place`. In that case, its tensors are valid only while the
         model is open and awake.
         """
         if name not in self._tensors:
@@ -299,7 +304,8 @@ class Model:
         return getattr(array, framework)()
 
     def state_dict(self, framework: str | None = None) -> dict[str, Any]:
-        """Returns all tensors by name, without a copy."""
+        """Returns a dict of all tensors by name, without copying their bytes. `framework` has the
+        same meaning as for `get_tensor`."""
         return {name: self.get_tensor(name, framework) for name in self._tensors}
 
     def _view(self, kind: str, make: Callable[[], Any]) -> Any:
@@ -347,65 +353,71 @@ class Model:
         return every[offset : offset + nbytes].view(kind).view(shape)
 
     def verify(self, threads: int | None = None) -> None:
-        """Hashes all bytes of the model again.
+        """Hashes all bytes of the model again, and compares the result with the recorded hash.
 
-        Raises `WrongContentsError` if the hash is different.
+        Raises `WrongContentsError` if the hashes differ.
         """
         self._model.verify(threads)
 
     def stable(self, timeout: float | None = 30.0) -> int:
-        """Waits until no update is in progress. Returns a number that every update changes.
+        """Waits until no update of the model is in progress. Returns a number that changes with
+        each update.
 
-        Raises `TornUpdateError` if an update was started but not finished.
+        Raises `TornUpdateError` if the writer died during an update, and an exception after
+        `timeout` seconds. Ctrl-C interrupts the wait.
         """
         return self._model.stable(timeout)
 
     def is_still(self, number: int) -> bool:
         """Returns whether no update has started since `stable` returned `number`.
 
-        If the result is true, everything that was read since then is consistent.
+        If so, all data that the program has read since that call is consistent.
         """
         return self._model.is_still(number)
 
     def next_update(self, number: int, timeout: float | None = None) -> int:
-        """Waits until an update after update `number` has finished, and returns its number."""
+        """Waits until an update later than update `number` has finished, and returns the later
+        update's number. Raises an exception after `timeout` seconds. Ctrl-C interrupts the wait."""
         return self._model.next_update(number, timeout)
 
     def refresh(self, timeout: float | None = 30.0) -> int:
-        """Reads the model's hash again after updates. Returns the number of the last update."""
+        """Reads the model's hash again, because an update may have changed it. First waits at most
+        `timeout` seconds until no update is in progress. Returns the number of the latest
+        update."""
         return self._model.refresh(timeout)
 
     def _is_used(self) -> bool:
-        """Returns whether the program still has tensors of this model. The model was opened with
-        `place`."""
+        """Returns whether the program still has tensors from this model. Applies only to models
+        that were opened with `place`."""
         for kind in list(self._views):
             every = self._views[kind]
-            # The dict, the local name and the call's argument are three references. Any other
-            # belongs to the program.
+            # Three references belong to this package: the dict, the local variable, and the
+            # argument of `getrefcount`. Any other belongs to the program.
             if sys.getrefcount(every) > 3:
                 return True
-            # The tensor in the dict and the storage's Python object are two uses. Any other belongs
-            # to the program.
+            # Two uses belong to this package: the tensor in the dict, and the storage's Python
+            # object. Any other belongs to the program.
             if kind == "torch" and _storages.uses_of_torch(every.untyped_storage()) > 2:
                 return True
         return False
 
     def sleep(self, to: str | None = None, *, keep_tensors: bool = False) -> None:
-        """Unmaps a model that was opened with `place`. `wake` maps it again.
+        """Unmaps the memory of a model that was opened with `place`. `wake` maps it again.
 
-        With `to`, usually `"host"`, the model first moves to that device and becomes the next
-        version of its name. Its old memory is freed when no other process has it open.
+        With `to` (usually `"host"`), first copies the model to that device, and publishes the copy
+        as the next version of the name. The old memory is freed when no other process has it open.
 
-        Raises `StoreError` while the program has tensors of the model, because their memory is
-        unmapped. With `keep_tensors`, the program may keep its tensors, which are valid again after
-        `wake`. Until then, the program must not use them, and no work that uses them may be in
-        progress. On the host, an access to such a tensor ends the process (`SIGSEGV`). On a GPU,
-        the access is a device error, after which the process can no longer use the device.
+        Raises `StoreError` if the program still has tensors from the model, because their memory
+        would be unmapped. With `keep_tensors`, the program may keep its tensors, which are valid
+        again after `wake`. Until then, the program must not use them, and no work that uses them
+        may be in progress. On the host, an access to such a tensor kills the process (`SIGSEGV`).
+        On a GPU, the access causes a device error, after which the process can no longer use the
+        device.
         """
         with self._lock:
             if not keep_tensors and not self.asleep and self._is_used():
                 raise StoreError(
-                    "the program has tensors of this model, whose bytes would be gone: drop them, or pass "
+                    "the program still has tensors from this model, whose memory would be unmapped: drop them, or pass "
                     "keep_tensors=True if nothing touches them until the model is awake"
                 )
         if not self.device.startswith("host"):
@@ -413,16 +425,17 @@ class Model:
         self._model.sleep(to)
 
     def wake(self) -> bool:
-        """Maps the current version of the name at the same addresses.
+        """Maps the latest version of the model at the same addresses as before.
 
-        Returns whether the version differs from the one that was mapped before.
+        Returns whether the version has changed since the model was last mapped.
 
-        Tensors that the program has kept are valid again.
+        Tensors that the program has kept are valid again after this call.
         """
         return self._model.wake()
 
     def close(self) -> None:
-        """Closes the model for this process. Tensors that keep the memory mapped stay valid."""
+        """Closes the model in this process. Tensors stay valid, unless the model was opened with
+        `place`."""
         with self._lock:
             self._opened = None
             self._views = {}
@@ -444,11 +457,11 @@ class Model:
 
 
 class Updater:
-    """A model that this process can update in place, without more memory, while other processes
-    have it open.
+    """Updates a model in place, while other processes have it open. An update needs no second copy
+    of the model.
 
-    One updater can be used for any number of updates. Readers wait during an update
-    (`Model.stable`) and are notified when it ends. If this process dies during an update, readers
+    A program can use one updater for any number of updates. Readers wait during an update
+    (`Model.stable`), and are notified when it ends. If this process dies during an update, readers
     get `TornUpdateError` until another update has written all tensors.
 
     >>> published = store.publish("example", {"w": crosshandle.ones(8, "float32")})
@@ -463,13 +476,14 @@ class Updater:
 
     @property
     def version(self) -> int:
-        """The version that this updater writes. The name may have a later version."""
+        """The model version that this updater writes to. The holder may already have a later
+        version."""
         return self._updater.version
 
     @property
     def epoch(self) -> int | None:
-        """The number of this process as the only writer of the name, or None if the name was not
-        claimed."""
+        """The number of the claim by which this process is the only writer, or None if this process
+        has not claimed the name."""
         return self._updater.epoch
 
     def update(
@@ -482,17 +496,17 @@ class Updater:
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Overwrites tensors of the model with tensors of the same names, types and shapes.
+        """Overwrites tensors in the model with tensors that have the same names, types and shapes.
 
         Returns the model's new hash.
 
         `tensors` may be an iterator that creates tensors one by one, so that only one of them needs
         memory at a time. Arrays on the model's GPU are copied on the device, after the work that
-        was submitted to their library's current stream. The program must not write to an array
-        until `update` returns or takes the next array from the iterator. `files` are paths of
-        safetensors files. With `hashed=False`, `verify` does not work until a later update with
-        `hashed=True`. `timeout` is the maximum number of seconds to wait for another process's
-        update.
+        their library's current stream contains. The program must not write to an array until
+        `update` returns or takes the next array from the iterator. `files` are paths of safetensors
+        files, which contain further tensors to write. With `hashed=False`, `verify` does not work
+        until a later update with `hashed=True`. `timeout` is the maximum number of seconds to wait
+        for the end of another process's update. After that, this method raises an exception.
         """
         items: Any = tensors.items() if isinstance(tensors, Mapping) else tensors
         pieces = ([_described(name, array, on_host=False)] for name, array in items)
@@ -501,13 +515,13 @@ class Updater:
 
 
 class Store:
-    """A client of the holder in a socket directory (default: the directory that the environment
-    selects).
+    """A client for the holder in a socket directory. By default, environment variables select the
+    directory.
 
-    A store loads, publishes and opens models.
+    A store loads, publishes, updates and opens models.
 
-    The store sends `token` to the holder, for names that require a token. The functions of this
-    module use the default socket directory and no token.
+    The store sends `token` to the holder, for names that require a token. The functions in this
+    module use a store with the default socket directory and no token.
 
     >>> published = store.Store().publish("example", {"w": crosshandle.ones(8)})
     >>> model = store.Store().open("example")
@@ -528,23 +542,25 @@ class Store:
         back_up: bool = False,
         timeout: float = 30.0,
     ) -> Model:
-        """Opens a model for reading.
+        """Opens a model read-only, without copying it.
 
-        Raises `WrongContentsError` if its hash is not `expected_hash`.
+        Raises `NoSuchNameError` if the holder does not have the name, and `WrongContentsError` if
+        the model's hash is not `expected_hash`.
 
-        `framework` is the library of the arrays that `get_tensor` returns: numpy, torch, jax, cupy,
-        or crosshandle for this package's arrays.
+        `framework` names the library whose arrays `get_tensor` returns: `"numpy"`, `"torch"`,
+        `"jax"`, `"cupy"`, or `"crosshandle"` for this package's arrays.
 
-        `place` says where the model is mapped. `"agreed"` means the same addresses in every process
-        that passes it. A number is an address that the program chooses, a multiple of 32 MiB.
-        `"sleepable"` means any address. A model with a `place` can `sleep` and `wake`. If the
-        addresses are in use, the call raises `AddressTakenError`. With `or_elsewhere`, it uses
-        other addresses instead.
+        `place` selects the addresses at which the model is mapped. `"agreed"` selects the same
+        addresses in every process that passes it. A number selects an address, which must be a
+        multiple of 32 MiB. `"sleepable"` selects any free addresses. A model that is opened with
+        `place` can `sleep` and `wake`. If the addresses are already in use, this method raises
+        `AddressTakenError`. With `or_elsewhere`, it uses other addresses instead.
 
-        With `back_up`, this process restores the model to the next holder if the current holder and
-        its successor die at the same time. For this, the process keeps some descriptors open.
-        `timeout` is the maximum number of seconds to wait for the holder, and for an update in
-        progress to end.
+        With `back_up`, this process gives the model to the next holder if the current holder and
+        its successor die at the same time. For this purpose, the process keeps one file descriptor
+        per part of the model open. `timeout` is the maximum number of seconds to wait for the
+        holder's reply and for the end of an update in progress. After that, this method raises an
+        exception. Ctrl-C interrupts the wait.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.open("example", published.hash).keys()
@@ -573,16 +589,16 @@ class Store:
         write_token: str | None = None,
         admin_token: str | None = None,
     ) -> Published:
-        """Loads safetensors files, or a checkpoint by its index file, and hands them over to the
-        holder under a name.
+        """Loads safetensors files, or a checkpoint through its index file, into shared memory.
+        Hands the memory over to the holder under a name.
 
-        `replace` publishes the next version of the name. Processes that have the previous version
-        open keep it. `direct` bypasses the page cache. With `resume`, the holder keeps the bytes
-        that a killed load has read, and the next load of the same files under the same name
-        continues from there. `metadata` is added to the metadata of the files. `staging_bytes` is
-        the size of each of a thread's two staging buffers. `part_bytes` is how much a thread reads
-        at a time. The loading threads call `progress` with the number of bytes that were just
-        loaded, and the number of bytes of the whole model.
+        With `replace`, publishes the next version if the name exists. Processes that have the
+        previous version open keep it. With `direct`, reads the files without the page cache. With
+        `resume`, the holder keeps the bytes of an interrupted load, and the next load of the same
+        files under the same name continues from there. `metadata` is added to the files' metadata.
+        `threads` is the number of threads that read files. Each of them has two staging buffers of
+        `staging_bytes` bytes, and reads `part_bytes` bytes at a time. The threads call `progress`
+        with two numbers: the bytes that were just loaded, and the bytes of the whole model.
 
         >>> loaded = store.load("example", ["model.safetensors"])
         >>> loaded.version
@@ -615,12 +631,12 @@ class Store:
         write_token: str | None = None,
         admin_token: str | None = None,
     ) -> Published:
-        """Copies arrays of any library into memory of a device, and hands the memory over to the
+        """Copies arrays from any library into new memory on a device. Hands the memory over to the
         holder under a name.
 
-        If all arrays are already on that device, the device copies them. Otherwise, the arrays are
-        copied through the host. The options are as for `load`. The program must not write to the
-        arrays until `publish` returns.
+        If all arrays are already on `device`, they are copied on the device. Otherwise they are
+        copied through the host. The options have the same meaning as for `load`. The program must
+        not write to the arrays until `publish` returns.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> published = store.publish("example", {"w": crosshandle.zeros(8)}, replace=True)
@@ -636,11 +652,13 @@ class Store:
     def updater(
         self, name: str, *, claim: bool = False, force: bool = False, timeout: float | None = 0.0
     ) -> Updater:
-        """Opens a model to update its tensors in place.
+        """Opens a model for updates of its tensors in place.
 
-        With `claim`, this process is the only writer until it ends. `timeout` is the maximum number
-        of seconds to wait for proof that the previous writer has ended. `force` skips this proof.
-        The holder must reply within `timeout` too, or within 30 seconds if `timeout` is 0.
+        With `claim`, this process becomes the only writer until it ends. For this, the holder must
+        be sure that the previous writer has ended. `timeout` is the maximum number of seconds to
+        wait for that. With `force`, the holder does not check. The holder must also reply within
+        `timeout`, or within 30 seconds if `timeout` is 0. If a wait takes longer, this method
+        raises an exception.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8, "float32")})
         >>> updater = store.updater("example")
@@ -649,7 +667,8 @@ class Store:
         return Updater(self._store.updater(name, claim=claim, force=force, timeout=timeout))
 
     def verify(self, name: str, expected_hash: str | None = None, *, threads: int | None = None) -> str:
-        """Opens a model and hashes all its bytes. Returns the model's hash.
+        """Opens a model and hashes all of its bytes. Returns the model's hash. Raises
+        `WrongContentsError` if the bytes do not match the hash.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.verify("example") == published.hash
@@ -660,9 +679,10 @@ class Store:
             return model.hash
 
     def ls(self, *, timeout: float | None = None) -> list[Held]:
-        """Returns the names that the holder keeps.
+        """Returns descriptions of all names that the holder keeps.
 
-        Waits at most `timeout` seconds for the holder's reply, and never more than 30.
+        Waits for the holder's reply for at most `timeout` seconds, and never longer than 30
+        seconds. After that, raises an exception.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> [held.name for held in store.ls()]
@@ -671,8 +691,8 @@ class Store:
         return [Held(**name) for name in self._store.ls(timeout)]
 
     def rm(self, name: str, *, timeout: float | None = None) -> None:
-        """Removes a name. Processes that have the named object open keep the object. `timeout` is
-        as for `ls`.
+        """Removes a name from the holder. Processes that have the model open keep it. `timeout` has
+        the same meaning as for `ls`.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.rm("example")
@@ -682,9 +702,9 @@ class Store:
         self._store.rm(name, timeout)
 
     def pin(self, name: str, pinned: bool = True, *, timeout: float | None = None) -> None:
-        """Protects a name from being removed or replaced, or ends the protection.
+        """Protects a name from being removed or replaced. With `pinned=False`, ends the protection.
 
-        `timeout` is as for `ls`.
+        `timeout` has the same meaning as for `ls`.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.pin("example")
@@ -693,7 +713,8 @@ class Store:
         self._store.pin(name, pinned, timeout)
 
     def await_version(self, name: str, version: int, timeout: float | None = None) -> int:
-        """Waits until a name has a version later than `version`, and returns that version.
+        """Waits until a name has a version later than `version`, and returns the later version.
+        Raises an exception after `timeout` seconds. Ctrl-C interrupts the wait.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.await_version("example", 0, timeout=5)
@@ -703,7 +724,8 @@ class Store:
 
 
 def _named(name: str, dtype: str) -> str:
-    """Returns this package's name for a safetensors type."""
+    """Returns this package's name for the safetensors type `dtype`. `name` is the tensor's name,
+    for the error message."""
     if dtype not in _DTYPES:
         raise TypeError(f"the tensor {name} has elements of {dtype}, which no array library knows")
     return _DTYPES[dtype]
@@ -716,7 +738,8 @@ def _files(files: Files) -> list[str]:
 
 
 def _synchronize(device: str) -> None:
-    """Waits for the work that torch and CuPy have submitted, if they are loaded."""
+    """Waits until the device has finished the work from torch and CuPy, if the program has imported
+    them."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize(device)
@@ -726,7 +749,7 @@ def _synchronize(device: str) -> None:
 
 
 def _is_on(array: Any, device: str) -> bool:
-    """Returns whether an array belongs to torch or CuPy and is on the given GPU."""
+    """Returns whether an array comes from torch or CuPy and is on the CUDA device `device`."""
     library, _, number = device.partition(":")
     if library != "cuda":
         return False
@@ -738,10 +761,11 @@ def _is_on(array: Any, device: str) -> bool:
 
 
 def _described(name: str, array: Any, *, on_host: bool) -> tuple[str, str, list[int], _rust.Foreign]:
-    """Describes a tensor for the store.
+    """Prepares a tensor for the store: waits until its bytes are ready, and copies it if it has
+    gaps or must be on the host.
 
-    Returns the safetensors name of the type, the library's name of the type, the shape, and a
-    description of an array without gaps whose bytes are ready.
+    Returns the tensor's name, its safetensors type, its shape, and a description of the prepared
+    array.
     """
     _rust.check_whole(array)
     library = type(array).__module__.partition(".")[0]
@@ -761,7 +785,7 @@ def _described(name: str, array: Any, *, on_host: bool) -> tuple[str, str, list[
     elif library == "numpy":
         import numpy
 
-        # `ascontiguousarray` copies an array that has gaps. `describe` refuses an array in another
+        # `ascontiguousarray` copies an array that has gaps. `describe` rejects an array in another
         # byte order.
         shape = array.shape
         array = numpy.ascontiguousarray(array).reshape(shape)
@@ -789,7 +813,7 @@ def open(
     back_up: bool = False,
     timeout: float = 30.0,
 ) -> Model:
-    """Opens a model for reading. See `Store.open`.
+    """Opens a model read-only, without copying it. See `Store.open`.
 
     >>> published = store.publish("example", {"w": crosshandle.ones(8)})
     >>> store.open("example").keys()

@@ -1,4 +1,4 @@
-"""torch: tensors in memory that can be shared from the start, and bundles for
+"""Support for torch: allocators whose tensors can be shared without a copy, and bundles for
 `torch.multiprocessing`.
 
     import crosshandle.torch
@@ -39,12 +39,12 @@ _lock = threading.Lock()
 
 
 def allocator(device: int | None = None) -> Any:
-    """Returns an allocator for `torch.cuda.MemPool` and
-    `torch.cuda.memory.change_current_allocator`.
+    """Returns an allocator whose tensors can be shared without a copy. Pass it to
+    `torch.cuda.MemPool` or `torch.cuda.memory.change_current_allocator`.
 
-    `device` is torch's number of the device, by default the current one. Tensors in this memory can
-    be shared without a copy, even while a graph is captured. If torch frees memory that other
-    processes have open, those processes keep it.
+    `device` is torch's device number (default: the current device). Tensors can be shared even
+    while a graph is captured. If torch frees memory that other processes have open, those processes
+    keep it.
 
     >>> pool = torch.cuda.MemPool(crosshandle.torch.allocator().allocator())      # needs gpu
     """
@@ -55,7 +55,7 @@ def allocator(device: int | None = None) -> Any:
             made = torch.cuda.memory.CUDAPluggableAllocator(
                 _rust.__file__, "crosshandle_allocate", "crosshandle_free"
             )
-            # torch frees memory through this allocator until the process ends.
+            # torch may free memory through this allocator until the process ends.
             _rust.keep_for_ever(made)
             _rust.keep_for_ever(made.allocator())
             _allocators[number] = made
@@ -66,10 +66,10 @@ class MemPool(torch.cuda.MemPool):
     """A pool for `torch.cuda.use_mem_pool` whose tensors can be shared without a copy.
 
     The pool first allocates one block of `reserve` bytes. An importer maps the block only once, so
-    a tree of its tensors opens as fast as a single tensor. Tensors that do not fit are allocated
-    separately. The block is freed when the pool has ended and no tensor uses the block.
-    Other pools of the device may use free space in the block, because torch does not say for which
-    pool it allocates.
+    it opens many tensors as fast as one. Tensors that do not fit into the block are allocated
+    separately. The block is freed after the pool has been destroyed and no tensor uses the block.
+    Other pools on the same device may use free space in the block, because torch does not tell the
+    allocator for which pool it allocates.
 
     >>> with torch.cuda.use_mem_pool(crosshandle.torch.MemPool(reserve=1 << 30)):   # needs gpu
     ...     weights = torch.ones(1024, device="cuda")
@@ -81,13 +81,13 @@ class MemPool(torch.cuda.MemPool):
         if reserve:
             arena = _rust.serve_allocations(default_context(f"cuda:{number}"), number, reserve)
             assert arena is not None
-            # torch frees the pool's memory when the pool itself ends, which is some time after the
-            # end of this object.
+            # torch frees the pool's memory when it destroys the underlying pool, which may be some
+            # time after this object is destroyed.
             weakref.finalize(self, _rust.abandon_arena, number, arena)
 
 
 def _open_tensor(data: bytes, ticket: bytes, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
-    """Unpickles a tensor. Runs no code that the sender chose."""
+    """Unpickles a tensor, and notifies the sender. Never runs code from the sender."""
     tensor: torch.Tensor = open(data).torch()
     opened(ticket)
     if is_parameter:
@@ -109,7 +109,7 @@ def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[by
 
 
 class _PickledByPut:
-    """An object that was already pickled by the thread that called `Queue.put`."""
+    """An object that the thread that called `Queue.put` has already pickled."""
 
     __slots__ = ("_data",)
 
@@ -123,21 +123,21 @@ class _PickledByPut:
 def _pickled_by_put(value: Any) -> Any:
     """Pickles an object now if a tensor in it may depend on the current stream.
 
-    The feeder thread of the queue pickles all other objects later. That thread has other current
-    streams than the caller of `put`.
+    The queue's feeder thread pickles all other objects later. The feeder thread's current streams
+    differ from those of the thread that called `put`.
     """
     if isinstance(value, (str, bytes, int, float, type(None))) or not torch.cuda.is_initialized():
         return value
     try:
         return _PickledByPut(bytes(ForkingPickler.dumps(value)))
     except Exception:
-        # The feeder thread will pickle the object again and report the error, as for any other
-        # object.
+        # The feeder thread will try to pickle the object again, and report the error.
         return value
 
 
 class Registration:
-    """The changes that `register` has made. `undo`, or the end of a `with` block, reverts them.
+    """The changes that `register` has made to torch's pickling. `undo`, or the end of a `with`
+    block, reverts them.
 
     >>> registration = crosshandle.torch.register()
     >>> registration.undo()
@@ -148,7 +148,7 @@ class Registration:
         self._puts = puts
 
     def undo(self) -> None:
-        """Makes torch send tensors in its own way again."""
+        """Restores torch's own pickling of tensors."""
         if self._before is not None:
             for kind, reducer in self._before.items():
                 ForkingPickler.register(kind, reducer)
@@ -166,15 +166,15 @@ class Registration:
 
 
 def register() -> Registration:
-    """Makes queues and pipes of `torch.multiprocessing` send tensors on CUDA devices as bundles.
+    """Makes queues and pipes from `torch.multiprocessing` send CUDA tensors as bundles.
 
-    The program needs no other change. A sender may free a tensor right after `put`, and exit once
-    the receiver has opened it. Expandable segments (`expandable_segments`) work. No ptrace rights
-    are needed, and the receiver runs no code that the sender chose. torch sends host tensors as
-    before. The receiving process imports this module automatically.
+    The program needs no other change. A sender may free a tensor right after `put`, and may exit as
+    soon as the receiver has opened the tensor. Tensors in expandable segments
+    (`expandable_segments`) can be sent. No ptrace rights are needed. The receiver never runs code
+    from the sender, and imports this module automatically. torch sends host tensors as before.
 
-    The receiver's stream waits for the work that was on the sender's current stream when `put` was
-    called. Like every pickled object, a tensor is kept until the receiver has opened it. See
+    The receiver's stream waits for the work that the sender's current stream contained when `put`
+    was called. The sender keeps each tensor alive until the receiver has opened it. See
     `crosshandle.pending`.
 
     >>> with crosshandle.torch.register():

@@ -1,7 +1,7 @@
-"""A tour of numbered examples, each with its result: `python -m crosshandle.tour [NUMBER …]`.
+"""Runs numbered examples and prints their results: `python -m crosshandle.tour [NUMBER …]`.
 
-The tour needs only this package. Each example is a few lines long. Read the source of the examples
-next to their output.
+The tour needs only this package. Each example is a few lines long. Read their source next to the
+output.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 import crosshandle
 
-# Seconds after which an example has failed.
+# Maximum time in seconds that an example waits for another process before it fails.
 _LIMIT = 20.0
 
 
 class _Other:
-    """Another process, which runs one function of this file."""
+    """Another process, which runs one function from this file."""
 
     def __init__(self, function: Callable[..., None], *arguments: Any):
         spawn = multiprocessing.get_context("spawn")
@@ -46,7 +46,7 @@ class _Other:
 
 
 def devices() -> str:
-    """The devices of this machine"""
+    """This machine's devices"""
     names = [f"{device.name} ({device.description})" for device in crosshandle.Device.all()]
     return "found " + ", ".join(names)
 
@@ -57,7 +57,7 @@ def _write_into(pipe: Any, handle: bytes) -> None:
 
 
 def memory() -> str:
-    """Memory is sent as 104 bytes"""
+    """A handle to memory is 104 bytes long"""
     block = crosshandle.default_context().allocate(4096, name="tour")
     with _Other(_write_into, bytes(block.handle())) as other:
         other.receive()
@@ -71,7 +71,7 @@ def checked() -> str:
     try:
         crosshandle.open(handle)
     except crosshandle.InvalidHandleError as refused:
-        return f"one bit was turned: {refused}"
+        return f"one bit was flipped: {refused}"
     raise AssertionError("a damaged handle was opened")
 
 
@@ -92,7 +92,7 @@ def tree() -> str:
         size = len(bytes(bundle))
         with _Other(_double, bytes(bundle)) as other:
             other.receive()
-    return f"{size} bytes were sent, nothing was copied, and the other process made of 1, 2, 3, 4: {numbers.tolist()}"
+    return f"{size} bytes were sent, no array was copied, and the other process turned 1, 2, 3, 4 into {numbers.tolist()}"
 
 
 def _answer(pipe: Any, ask: bytes, answer: bytes, rounds: int) -> None:
@@ -104,7 +104,7 @@ def _answer(pipe: Any, ask: bytes, answer: bytes, rounds: int) -> None:
 
 
 def events() -> str:
-    """A process waits for an event of another process"""
+    """A process waits for another process's event"""
     context, rounds = crosshandle.default_context(), 2000
     ask, answer = context.event(), context.event()
     with _Other(_answer, bytes(ask.handle()), bytes(answer.handle()), rounds):
@@ -114,7 +114,7 @@ def events() -> str:
             ask.signal()
             answer.wait_value(number, _LIMIT)
             times.append(time.perf_counter() - began)
-    return f"there and back in {sorted(times)[rounds // 2] * 1e6:.1f} µs, the median of {rounds}"
+    return f"a round trip takes {sorted(times)[rounds // 2] * 1e6:.1f} µs, the median of {rounds}"
 
 
 def deadline() -> str:
@@ -154,7 +154,7 @@ def outlives() -> str:
         block = crosshandle.open(other.receive()[1])
         other.process.kill()
         other.process.join(_LIMIT)
-    return f"its maker is dead, and the bytes are {block.read(10).decode()!r}"
+    return f"the process that allocated it is dead, and the bytes are {block.read(10).decode()!r}"
 
 
 def _try_to_write(pipe: Any, bundle: bytes) -> None:
@@ -183,7 +183,7 @@ def _signal_each(pipe: Any, handles: list[bytes]) -> None:
 
 
 def awaited() -> str:
-    """A hundred events are awaited in asyncio with one descriptor"""
+    """asyncio awaits a hundred events with one file descriptor"""
     context = crosshandle.default_context()
     waited = [context.event() for _ in range(100)]
 
@@ -213,7 +213,7 @@ def queue() -> str:
     with _Other(_take, channel) as other:
         channel.put(array)
         other.receive()
-    return f"8 MiB were put, a few hundred bytes travelled, and the answer is {view[1]}"
+    return f"an array of 8 MiB was put, a few hundred bytes were sent, and the answer is {view[1]}"
 
 
 def pages() -> str:
@@ -229,7 +229,7 @@ def pages() -> str:
 
 
 class _Buffer:
-    """An object that a program would reuse."""
+    """An owner object, which records in `told` when it is destroyed."""
 
     def __init__(self, told: list[str]):
         self.told = told
@@ -251,7 +251,7 @@ def lent() -> str:
     context.allocate(64).handle()
     if before or told != ["dropped"]:
         raise AssertionError(f"before the close: {before}, after it: {told}")
-    return "its owner was dropped when the last one had closed it, not before"
+    return "its owner was dropped after the last process had closed it, not before"
 
 
 def numpy() -> str:
@@ -259,7 +259,7 @@ def numpy() -> str:
     try:
         import numpy as np
     except ImportError:
-        return "NumPy is not installed here; `array.numpy()`, `.torch()`, `.jax()` and `.cupy()` would make views"
+        return "NumPy is not installed; `array.numpy()`, `.torch()`, `.jax()` and `.cupy()` would create views"
     array = crosshandle.empty((2, 3), "float32")
     array.numpy()[:] = np.arange(6).reshape(2, 3)
     opened = crosshandle.open(crosshandle.share(array.numpy()[:, ::-1]))
@@ -275,11 +275,11 @@ def _dpctl_reverses(pipe: Any, bundle: bytes) -> None:
 def dpctl() -> str:
     """dpctl memory is shared as SYCL memory"""
     if importlib.util.find_spec("dpctl") is None:
-        return "dpctl is not installed here; `array.dpctl()` and `.dpnp()` would make memory and arrays of SYCL's"
+        return "dpctl is not installed; `array.dpctl()` and `.dpnp()` would create SYCL memory and arrays"
     array = crosshandle.empty(5, "uint8")
     memoryview(array)[:] = bytes(range(1, 6))
-    # These settings make the SYCL runtime of the other process load this package's adapter. The
-    # runtime only accepts memory that an adapter knows.
+    # These settings make the other process's SYCL runtime load this package's adapter. The runtime
+    # accepts only memory that one of its adapters knows.
     loading = {"UR_ADAPTERS_FORCE_LOAD": crosshandle.ur_adapter("host"), "CROSSHANDLE_UR_BACKEND": "opencl"}
     kept = {name: os.environ.get(name) for name in loading}
     os.environ.update(loading)
@@ -301,7 +301,8 @@ EXAMPLES: list[Callable[[], str]] = [
 
 
 def main(arguments: list[str]) -> int:
-    """Runs all examples, or those with the given numbers. Returns 1 if one failed."""
+    """Runs all examples, or those with the given numbers. Returns 1 if an example failed, and 2 if
+    a number is unknown."""
     wanted = {int(number) for number in arguments} or set(range(1, len(EXAMPLES) + 1))
     unknown = wanted - set(range(1, len(EXAMPLES) + 1))
     if unknown:

@@ -1,5 +1,6 @@
-//! Arguments whose size the caller chooses: lists, bytes and copies. Nothing in this file allocates
-//! memory for a size that the caller only claims.
+//! Conversions of arguments of any size: lists, shapes and bytes. No function in this file trusts a
+//! claimed length: memory is allocated only for items that exist, or after a check of the machine's
+//! free memory.
 
 use super::MAX_DIMENSIONS;
 use crosshandle::report::memory_limit;
@@ -9,12 +10,13 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyMemoryView, PySequence, PyString};
 use std::ops::Deref;
 
-/// Minimum size in bytes of a copy that is checked against the machine's free memory. The kernel
-/// may grant more memory than is free, and kill the process when the copy writes to it.
+/// Minimum size in bytes of a copy for which the machine's free memory is checked first. Without
+/// the check, the kernel may grant more memory than is free, and kill the process when it writes
+/// the copy.
 const CHECKED_BYTES: usize = 32 << 20;
 
-/// The items of a sequence that a program passes. PyO3's own conversion to `Vec` allocates memory
-/// for `len()` items, and panics if that allocation fails.
+/// The items of a list, a tuple or another sequence, as an argument type. PyO3's own conversion to
+/// `Vec` is not used, because it allocates memory for `len()` items and panics if that fails.
 pub(crate) struct Items<T>(pub(crate) Vec<T>);
 
 impl<'py, T> FromPyObject<'_, 'py> for Items<T>
@@ -41,7 +43,7 @@ where
     }
 }
 
-/// A shape or strides: a number, or a sequence of numbers with at most [`MAX_DIMENSIONS`] items.
+/// A shape or strides, as an argument type: a sequence of at most [`MAX_DIMENSIONS`] numbers.
 pub(crate) struct Sizes<T>(pub(crate) Vec<T>);
 
 impl<'py, T> FromPyObject<'_, 'py> for Sizes<T>
@@ -61,8 +63,9 @@ where
     }
 }
 
-/// Bytes from an object with the buffer protocol, or from a sequence of numbers. A `bytes` object
-/// is not copied, because it never changes.
+/// Bytes, as an argument type: an object that supports the buffer protocol, or a sequence of
+/// numbers from 0 to 255. The bytes are copied, except those of a `bytes` object, which never
+/// changes.
 pub(crate) struct Data(Copied);
 
 enum Copied {
@@ -106,13 +109,13 @@ impl Deref for Data {
     }
 }
 
-/// Returns a memoryview of a buffer's bytes.
+/// Returns a memoryview of a buffer's bytes. The buffer must be contiguous.
 pub(crate) fn bytes_of<'py>(buffer: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyMemoryView>> {
     let view = PyMemoryView::from(buffer)?;
     Ok(view.call_method1("cast", ("B",))?.cast_into()?)
 }
 
-/// Fails if a copy of `bytes` bytes does not fit into the machine's free memory.
+/// Fails with `MemoryError` if a copy of `bytes` bytes does not fit into the machine's free memory.
 pub(crate) fn check_room(bytes: usize) -> PyResult<()> {
     if bytes < CHECKED_BYTES {
         return Ok(());
@@ -125,7 +128,8 @@ pub(crate) fn check_room(bytes: usize) -> PyResult<()> {
     }
 }
 
-/// Allocates `bytes` zero bytes for a copy.
+/// Allocates a zeroed buffer of `bytes` bytes for a copy. Fails with `MemoryError` if it does not
+/// fit into the machine's free memory.
 pub(crate) fn room_for(bytes: usize) -> PyResult<Vec<u8>> {
     check_room(bytes)?;
     let mut room = Vec::new();
@@ -136,7 +140,8 @@ pub(crate) fn room_for(bytes: usize) -> PyResult<Vec<u8>> {
     Ok(room)
 }
 
-/// Makes a Python `bytes` object. `fill` writes its contents without the interpreter's lock.
+/// Creates a Python `bytes` object of `bytes` bytes. `fill` writes the contents, without the
+/// interpreter's lock.
 pub(crate) fn filled<'py, E: Send>(
     py: Python<'py>,
     bytes: usize,
@@ -149,7 +154,7 @@ where
     PyBytes::new_with(py, bytes, |into| Ok(py.detach(|| fill(into))?))
 }
 
-/// Makes a Python `bytes` object from a copy of `bytes`.
+/// Creates a Python `bytes` object that contains a copy of `bytes`.
 pub(crate) fn copied<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, bytes.len(), |into| {
         into.copy_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! Python's buffer protocol for arrays.
+//! Implements Python's buffer protocol for `crosshandle.Array`.
 
 use super::Array;
 use pyo3::exceptions::PyBufferError;
@@ -7,17 +7,18 @@ use pyo3::prelude::*;
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
 
-/// The format, sizes and strides that a view points to.
+/// The format, shape and strides that a buffer view points to.
 struct Description {
     format: CString,
     shape: Vec<ffi::Py_ssize_t>,
     strides: Vec<ffi::Py_ssize_t>,
 }
 
-/// Fills a view of an array.
+/// Fills in a buffer view of an array. Fails if the host cannot access the array, or if the array
+/// cannot satisfy `flags`.
 ///
 /// # Safety
-/// The caller must ensure that `view` is null or can be written.
+/// The caller must ensure that `view` is null or points to a `Py_buffer` that can be written.
 pub(super) unsafe fn fill(
     array: Bound<'_, Array>,
     view: *mut ffi::Py_buffer,
@@ -28,8 +29,8 @@ pub(super) unsafe fn fill(
     }
     let own = array.get();
     let refused = |why: &str| Err(PyBufferError::new_err(why.to_owned()));
-    // SAFETY: `view` is not null, so the caller promises that it can be written. The object is set
-    // to null first, because a view must have no object after an error.
+    // SAFETY: `view` is not null, so the caller guarantees that it can be written. The field `obj`
+    // is set to null first, because it must be null if this function fails.
     unsafe { (*view).obj = ptr::null_mut() };
     if !own.is_on_host() {
         return refused("the host cannot access this memory");
@@ -51,8 +52,9 @@ pub(super) unsafe fn fill(
         shape: sizes.collect(),
         strides: own.layout.strides.clone(),
     });
-    // SAFETY: `view` can be written. `release` frees the description that the view points to, and
-    // the array keeps the elements.
+    // SAFETY: `view` is not null, so the caller guarantees that it can be written. The view points
+    // to the description until `release` frees it. The view's reference to the array keeps the
+    // elements alive.
     unsafe {
         (*view).buf = own.address() as *mut c_void;
         (*view).len = own.nbytes() as ffi::Py_ssize_t;
@@ -78,12 +80,14 @@ pub(super) unsafe fn fill(
     Ok(())
 }
 
-/// Frees the description that [`fill`] made. The interpreter drops the view's reference to the
-/// array.
+/// Frees the description that [`fill`] allocated for a view. The interpreter then drops the view's
+/// reference to the array.
 ///
 /// # Safety
-/// The caller must ensure that `view` was filled by [`fill`].
+/// The caller must ensure that [`fill`] has filled in `view`, and that `view` is released only
+/// once.
 pub(super) unsafe fn release(view: *mut ffi::Py_buffer) {
-    // SAFETY: `fill` leaked the description, and the interpreter releases each view once.
+    // SAFETY: `internal` is the description that `fill` leaked. The caller guarantees that the view
+    // is released only once.
     drop(unsafe { Box::from_raw((*view).internal.cast::<Description>()) });
 }

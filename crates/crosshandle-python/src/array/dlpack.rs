@@ -1,4 +1,4 @@
-//! Arrays as DLPack tensors: <https://dmlc.github.io/dlpack/latest/>.
+//! Exports arrays as DLPack tensors. See <https://dmlc.github.io/dlpack/latest/>.
 
 use super::dtype::Plain;
 use super::{Array, Layout};
@@ -12,14 +12,14 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// The DLPack version of the capsules that this module makes.
+/// The DLPack version (major, minor) of the capsules that this module creates.
 pub(crate) const VERSION: [u32; 2] = [1, 0];
-/// The flag for memory that must not be written.
+/// The bit in [`Versioned::flags`] that marks a tensor as read-only.
 pub(crate) const READ_ONLY: u64 = 1;
-/// The names, in both forms, of capsules that no consumer has taken yet.
+/// The names of capsules whose tensor no consumer has taken yet: versioned, and unversioned.
 pub(crate) const NEW_CAPSULES: [&CStr; 2] = [Versioned::NAMES[0], Unversioned::NAMES[0]];
 
-/// `DLTensor`.
+/// DLPack's structure `DLTensor`, which describes an array.
 #[repr(C)]
 pub(crate) struct Tensor {
     pub(crate) data: *mut c_void,
@@ -34,7 +34,7 @@ pub(crate) struct Tensor {
     pub(crate) byte_offset: u64,
 }
 
-/// `DLManagedTensorVersioned`.
+/// DLPack's structure `DLManagedTensorVersioned`: a tensor with an owner, a version and flags.
 #[repr(C)]
 pub(crate) struct Versioned {
     pub(crate) version: [u32; 2],
@@ -44,7 +44,7 @@ pub(crate) struct Versioned {
     pub(crate) tensor: Tensor,
 }
 
-/// `DLManagedTensor`.
+/// DLPack's structure `DLManagedTensor`: a tensor with an owner. Older consumers need it.
 #[repr(C)]
 pub(crate) struct Unversioned {
     pub(crate) tensor: Tensor,
@@ -52,8 +52,8 @@ pub(crate) struct Unversioned {
     deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
-/// The data that a managed tensor keeps alive. It contains no Python objects, so it can be freed
-/// without the interpreter's lock.
+/// A managed tensor and the data that it keeps alive. It contains no Python objects, so any thread
+/// can free it without the interpreter's lock.
 struct Owner<T> {
     tensor: T,
     _memory: Arc<SharedMemory>,
@@ -61,29 +61,32 @@ struct Owner<T> {
     _strides: Box<[i64]>,
 }
 
-/// Frees a managed tensor.
+/// The deleter of managed tensors that this module creates.
 ///
 /// # Safety
-/// The caller must ensure that `tensor` is null, or part of an `Owner` that [`Managed::make`]
-/// leaked and that has not been freed yet.
+/// The caller must ensure that `tensor` is null or was returned by [`Managed::make`], and that it
+/// has not been freed yet.
 unsafe extern "C" fn delete<T: Managed>(tensor: *mut T) {
     if !tensor.is_null() {
-        // SAFETY: the caller promises that `make` leaked this owner and that it has not been freed.
+        // SAFETY: `tensor` is not null, so the caller guarantees that `make` returned it and that
+        // it has not been freed. `make` leaked the `Owner` to which the tensor's owner field
+        // points.
         drop(unsafe { Box::from_raw((*tensor).owner().cast::<Owner<T>>()) });
     }
 }
 
-/// The two forms of a managed tensor.
+/// A form of managed tensor: [`Versioned`] or [`Unversioned`].
 trait Managed: Sized {
-    /// The name of the capsule, before and after a consumer has taken the tensor.
+    /// The name of a capsule before a consumer has taken the tensor, and the name after that.
     const NAMES: [&CStr; 2];
 
     fn new(tensor: Tensor, read_only: bool) -> Self;
     fn owner(&self) -> *mut c_void;
     fn set_owner(&mut self, owner: *mut c_void);
 
-    /// Makes a managed tensor for an array. `element` is its element type. `delete` frees the
-    /// tensor.
+    /// Creates a managed tensor that keeps an array's memory alive. `element` is the array's
+    /// element type. `device` is DLPack's device type and device number. The tensor's deleter frees
+    /// it.
     fn make(array: &Array, element: Plain, device: (i32, i32), read_only: bool) -> *mut Self {
         let Layout {
             dtype,
@@ -93,7 +96,8 @@ trait Managed: Sized {
         } = &array.layout;
         let size = dtype.bytes() as i64;
         let mut sizes = Box::from_iter(shape.iter().map(|size| *size as i64));
-        // A dimension with at most one element needs no stride, and torch rejects negative strides.
+        // In a dimension with at most one element, the stride has no effect. Make it positive,
+        // because torch rejects negative strides.
         let steps = shape
             .iter()
             .zip(strides)
@@ -120,7 +124,7 @@ trait Managed: Sized {
             _shape: sizes,
             _strides: steps,
         }));
-        // SAFETY: the tensor was just made, and only this function has it.
+        // SAFETY: `owner` points to a live allocation to which no other reference exists.
         unsafe {
             (*owner).tensor.set_owner(owner.cast());
             &raw mut (*owner).tensor
@@ -170,13 +174,14 @@ impl Managed for Unversioned {
     }
 }
 
-/// Returns the device of memory, as DLPack's device type and device number.
+/// Returns DLPack's device type and device number for some memory.
 pub(super) fn device(memory: &SharedMemory) -> (i32, i32) {
     let info = memory.context.device().info();
     (info.dlpack_type, info.index as i32)
 }
 
-/// Returns a capsule of an array, in the newest form that the consumer accepts.
+/// Exports an array as a DLPack capsule, in the newest form that the consumer accepts. Fails for a
+/// read-only array if the consumer accepts only the unversioned form.
 pub(super) fn capsule<'py>(
     array: &Bound<'py, Array>,
     max_version: Option<(u32, u32)>,
@@ -201,8 +206,8 @@ pub(super) fn capsule<'py>(
     )
 }
 
-/// Returns a capsule of an array in the form that every consumer accepts. That form has no
-/// read-only flag.
+/// Exports an array as an unversioned DLPack capsule, which every consumer accepts. That form has
+/// no read-only flag.
 pub(super) fn unversioned<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny>> {
     let element = element(array)?;
     wrap(
@@ -211,7 +216,8 @@ pub(super) fn unversioned<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound
     )
 }
 
-/// Makes a managed tensor for an array. The caller frees it with its deleter.
+/// Creates a managed tensor that keeps an array's memory alive. The caller must free it with its
+/// deleter.
 pub(super) fn managed(array: &Array, read_only: bool) -> PyResult<*mut Versioned> {
     let element = element(array)?;
     Ok(Versioned::make(
@@ -222,7 +228,7 @@ pub(super) fn managed(array: &Array, read_only: bool) -> PyResult<*mut Versioned
     ))
 }
 
-/// Describes an array by a tensor that is valid as long as the array lives.
+/// Returns a DLPack tensor that borrows from an array and is valid as long as the array lives.
 pub(super) fn borrowed(array: &Array) -> PyResult<Tensor> {
     let element = element(array)?;
     let (device_type, device_id) = device(&array.memory);
@@ -248,7 +254,8 @@ pub(super) fn borrowed(array: &Array) -> PyResult<Tensor> {
     })
 }
 
-/// Returns the name of the device that has a DLPack device type and device number.
+/// Returns this library's name for a device, such as `cuda:0`. `kind` and `number` are DLPack's
+/// device type and device number.
 pub(super) fn device_name(kind: i32, number: i32) -> PyResult<String> {
     match kind {
         CPU => Ok("host".into()),
@@ -260,28 +267,31 @@ pub(super) fn device_name(kind: i32, number: i32) -> PyResult<String> {
     }
 }
 
-/// Returns a capsule that owns a tensor of another library.
+/// Creates a capsule that owns a tensor from another library.
 ///
 /// # Safety
-/// The caller must own `tensor`.
+/// The caller must own `tensor`, a valid managed tensor. Ownership passes to the capsule.
 pub(super) unsafe fn wrap_foreign(
     py: Python<'_>,
     tensor: *mut Versioned,
 ) -> PyResult<Bound<'_, PyAny>> {
     let name = Versioned::NAMES[0].as_ptr();
-    // SAFETY: the name is `'static`, and the destructor is for such capsules.
+    // SAFETY: `tensor` is not null, `name` is a static string, and `destroy_foreign` accepts a
+    // capsule that this function creates.
     let capsule = unsafe { ffi::PyCapsule_New(tensor.cast(), name, Some(destroy_foreign)) };
-    // SAFETY: it is a new reference, or null with an exception set.
+    // SAFETY: `capsule` is a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
 }
 
-/// Frees the tensor of a capsule that no consumer has taken, with the tensor's own deleter.
+/// Destructor for capsules from [`wrap_foreign`]. If no consumer has taken the tensor, frees it
+/// with the tensor's own deleter.
 ///
 /// # Safety
-/// The caller must ensure that [`wrap_foreign`] made `capsule`.
+/// The caller must ensure that [`wrap_foreign`] created `capsule`.
 unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
     let name = Versioned::NAMES[0].as_ptr();
-    // SAFETY: it is a capsule. A consumer that takes the tensor changes the capsule's name.
+    // SAFETY: the caller guarantees that `capsule` is such a capsule. A consumer that takes the
+    // tensor renames the capsule, so under this name the capsule still owns the tensor.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, name) == 1 {
             let tensor = ffi::PyCapsule_GetPointer(capsule, name).cast::<Versioned>();
@@ -292,11 +302,10 @@ unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Returns the type of an array's elements for DLPack.
+/// Returns an array's element type in DLPack's encoding.
 ///
-/// Fails for types without a DLPack code, for strides that are not multiples of the element size,
-/// and for negative strides. A negative stride would make torch throw a C++ exception that nothing
-/// catches.
+/// Fails if the type has no DLPack code, if a stride is not a multiple of the element size, or if a
+/// stride is negative. A negative stride would make torch throw an uncaught C++ exception.
 fn element(array: &Array) -> PyResult<Plain> {
     if array.layout.is_reversed() {
         return Err(PyBufferError::new_err(
@@ -319,8 +328,8 @@ fn element(array: &Array) -> PyResult<Plain> {
     }
 }
 
-/// An array that is passed in the DLPack form without a read-only flag, because the consumer never
-/// writes to it.
+/// A wrapper that exports an array as an unversioned DLPack capsule even if the array is read-only.
+/// It is used for consumers that never write to the array.
 #[pyclass(frozen)]
 pub(super) struct NeverWritten(pub(super) Py<Array>);
 
@@ -349,23 +358,25 @@ impl NeverWritten {
 
 fn wrap<T: Managed>(py: Python<'_>, tensor: *mut T) -> PyResult<Bound<'_, PyAny>> {
     let name = T::NAMES[0].as_ptr();
-    // SAFETY: the name is `'static`, and the destructor is for capsules of `T`.
+    // SAFETY: `tensor` is not null, `name` is a static string, and `destroy::<T>` accepts a capsule
+    // that this function creates.
     let capsule = unsafe { ffi::PyCapsule_New(tensor.cast(), name, Some(destroy::<T>)) };
     if capsule.is_null() {
-        // SAFETY: no capsule has taken the tensor.
+        // SAFETY: `make` returned the tensor, and without a capsule this function still owns it.
         unsafe { delete(tensor) };
     }
-    // SAFETY: it is a new reference, or null with an exception set.
+    // SAFETY: `capsule` is a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
 }
 
-/// Frees the tensor of a capsule that no consumer has taken.
+/// Destructor for capsules from [`wrap`]. Frees the tensor if no consumer has taken it.
 ///
 /// # Safety
-/// The caller must ensure that [`wrap`] made `capsule`.
+/// The caller must ensure that [`wrap`] created `capsule` for a tensor of type `T`.
 unsafe extern "C" fn destroy<T: Managed>(capsule: *mut ffi::PyObject) {
     let name = T::NAMES[0].as_ptr();
-    // SAFETY: it is a capsule. A consumer that takes the tensor changes the capsule's name.
+    // SAFETY: the caller guarantees that `capsule` is such a capsule. A consumer that takes the
+    // tensor renames the capsule, so under this name the capsule still owns the tensor.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, name) == 1 {
             delete(ffi::PyCapsule_GetPointer(capsule, name).cast::<T>());

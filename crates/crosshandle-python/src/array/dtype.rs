@@ -10,13 +10,13 @@ use std::sync::Arc;
 /// The type of an array's elements, in this machine's byte order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Dtype {
-    /// A type with a DLPack code.
+    /// A type that DLPack can express.
     Plain(Plain),
-    /// A NumPy type without a DLPack code: a date, a string of fixed size, or a record.
+    /// A NumPy type that DLPack cannot express: a date, a string of fixed size, or a record.
     Described(Arc<Described>),
 }
 
-/// A type with a DLPack code.
+/// An element type in DLPack's encoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Plain {
     pub(crate) kind: Kind,
@@ -24,8 +24,8 @@ pub(crate) struct Plain {
     pub(crate) bits: u8,
 }
 
-/// A type that is described by text. `crosshandle/_dtypes.py` defines the grammar, and checks the
-/// text before it makes a NumPy dtype.
+/// An element type that is described by text. `crosshandle/_dtypes.py` defines the grammar of the
+/// text, and checks the text before it creates a NumPy dtype.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Described {
     pub(crate) text: String,
@@ -33,7 +33,7 @@ pub(crate) struct Described {
     pub(crate) bytes: u32,
 }
 
-/// The kind of an element. The values are DLPack's type codes.
+/// The kind of an element type. The values are DLPack's type codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -53,8 +53,8 @@ pub(crate) enum Kind {
     Float8E8m0fnu = 14,
 }
 
-/// A row of the table of types: name, kind, size in bits, NumPy letter, and letter in the buffer
-/// protocol.
+/// A row of [`TYPES`]: the type's name, its kind, its size in bits, NumPy's letter for it, and the
+/// buffer protocol's format for it.
 type Entry = (&'static str, Kind, u8, Option<char>, Option<&'static str>);
 
 const TYPES: [Entry; 23] = [
@@ -83,7 +83,8 @@ const TYPES: [Entry; 23] = [
     ("float8_e8m0fnu", Kind::Float8E8m0fnu, 8, None, None),
 ];
 
-/// Other names of types: NumPy's C names and one-letter codes, Python's classes, and torch's names.
+/// Alternative names of types: NumPy's C names and one-letter codes, Python's class names, and
+/// torch's names.
 const ALIASES: [(&str, &str); 47] = [
     ("bool_", "bool"),
     ("?", "bool"),
@@ -135,16 +136,17 @@ const ALIASES: [(&str, &str); 47] = [
 ];
 
 impl Dtype {
-    /// The type of raw bytes.
+    /// `uint8`, the type of raw bytes.
     pub(crate) const BYTE: Self = Self::plain(Kind::Uint, 8);
-    /// The default type of a new array.
+    /// `float64`, the default element type of a new array.
     pub(crate) const DOUBLE: Self = Self::plain(Kind::Float, 64);
 
     const fn plain(kind: Kind, bits: u8) -> Self {
         Self::Plain(Plain { kind, bits })
     }
 
-    /// Returns the type that has a DLPack code and a number of bits, or `None` if there is none.
+    /// Returns the type with a DLPack type code and a size in bits, or `None` if this library does
+    /// not support it.
     pub(crate) fn from_code(code: u8, bits: u8) -> Option<Self> {
         let found = TYPES
             .iter()
@@ -152,13 +154,14 @@ impl Dtype {
         Some(Self::plain(found.1, found.2))
     }
 
-    /// Returns the type that a text describes. `bytes` is not 0.
+    /// Creates a type from its description. `bytes` is the size of an element in bytes and must not
+    /// be 0.
     pub(crate) fn described(text: String, bytes: u32) -> Self {
         Self::Described(Arc::new(Described { text, bytes }))
     }
 
-    /// Converts a type in any form that NumPy or torch accepts: a name, a code, a dtype, or a
-    /// scalar class.
+    /// Converts an element type that a program passes: a name, a code, a NumPy, torch or Arrow
+    /// type, or a scalar class. Fails with `TypeError` if the type is unknown.
     pub(crate) fn of(value: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(text) = value.extract::<String>() {
             return Self::named(value.py(), &text, None);
@@ -185,8 +188,8 @@ impl Dtype {
         Err(unknown(&text))
     }
 
-    /// Converts a name or a code. `dtype` is the NumPy dtype whose `str` attribute is `text`, if
-    /// there is one.
+    /// Converts the name or the code of a type. If `text` came from the `str` attribute of a NumPy
+    /// dtype, `dtype` is that dtype.
     fn named(py: Python<'_>, text: &str, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         if let Some(found) = Self::lookup(text) {
             return Ok(found);
@@ -196,8 +199,8 @@ impl Dtype {
         {
             return Err(swapped(text));
         }
-        // For types of ml_dtypes, the `str` of a NumPy dtype only says "bytes", so use the dtype's
-        // name.
+        // For a type from the package ml_dtypes, the NumPy dtype's `str` only says "raw bytes", so
+        // use its name.
         if let Some(dtype) = dtype {
             let name: String = dtype.getattr("name")?.extract()?;
             if let Some(found) = Self::lookup(&name) {
@@ -218,7 +221,7 @@ impl Dtype {
         }
     }
 
-    /// Finds a plain type by a name, an alias, or NumPy's code.
+    /// Finds a plain type by its name, an alias, or NumPy's code.
     pub(crate) fn lookup(text: &str) -> Option<Self> {
         let alias = ALIASES.iter().find(|(alias, _)| *alias == text);
         let text = alias.map_or(text, |(_, name)| name);
@@ -236,7 +239,8 @@ impl Dtype {
         Some(Self::plain(found.1, found.2))
     }
 
-    /// Converts a type in the notation of the buffer protocol. `bytes` is the size of an element.
+    /// Converts a format from the buffer protocol. `bytes` is the size of an element in bytes.
+    /// Returns `None` if the format is not a single number of that size.
     pub(crate) fn from_format(format: &str, bytes: usize) -> Option<Self> {
         let format = format
             .strip_prefix(['@', '=', '|', NATIVE])
@@ -263,16 +267,17 @@ impl Dtype {
         }
     }
 
-    /// Returns the alignment of elements in bytes.
+    /// Returns the required alignment of elements in bytes.
     pub(crate) fn align(&self) -> usize {
         match self {
             Self::Plain(_) => self.bytes().min(8),
-            // Only NumPy reads such elements, and it accepts any address.
+            // Only NumPy reads elements of these types, and it accepts any address.
             Self::Described(_) => 1,
         }
     }
 
-    /// Returns a type of the same size that NumPy has. It stands in for a type that NumPy lacks.
+    /// Returns a type with the same element size that every library supports. It is used to pass an
+    /// array to a library that lacks the real type.
     pub(crate) fn raw(&self) -> Self {
         match self {
             Self::Plain(plain) => Self::plain(Kind::Uint, plain.bits.min(64)),
@@ -282,7 +287,7 @@ impl Dtype {
         }
     }
 
-    /// Returns the type with its DLPack code, or `None` if DLPack has none for it.
+    /// Returns the type in DLPack's encoding, or `None` if DLPack cannot express it.
     pub(crate) fn numbered(&self) -> Option<Plain> {
         match self {
             Self::Plain(plain) => Some(*plain),
@@ -295,7 +300,8 @@ impl Dtype {
         matches!(self, Self::Plain(plain) if plain.kind as u8 > Kind::Bool as u8)
     }
 
-    /// Returns NumPy's code, or `None` for a record or a type that NumPy does not have.
+    /// Returns NumPy's code for the type, such as `<f4`. Returns `None` for a record, and for a
+    /// type that NumPy itself lacks.
     pub(crate) fn typestr(&self) -> Option<String> {
         match self {
             Self::Plain(plain) => plain.entry().3.map(|letter| typestr(letter, plain.bits)),
@@ -304,12 +310,12 @@ impl Dtype {
         }
     }
 
-    /// Returns the buffer protocol's notation of the type, or `None`.
+    /// Returns the buffer protocol's format for the type, or `None` if there is none.
     pub(crate) fn format(&self) -> Option<&'static str> {
         self.numbered()?.entry().4
     }
 
-    /// Returns the NumPy dtype, including those from the package ml_dtypes.
+    /// Returns the NumPy dtype for the type. Some dtypes require the package ml_dtypes.
     pub(crate) fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static DTYPE_OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         static DTYPE_NAMED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -333,21 +339,23 @@ impl Plain {
     }
 }
 
-/// Returns the name of a type, and the size of an element in bytes. `value` has any form that NumPy
-/// or torch accepts.
+/// Returns the name of an element type, and the size of an element in bytes. `value` is any form of
+/// type that NumPy or torch accepts.
 #[pyfunction]
 pub(crate) fn dtype_of(value: &Bound<'_, PyAny>) -> PyResult<(String, usize)> {
     let dtype = Dtype::of(value)?;
     Ok((dtype.to_string(), dtype.bytes()))
 }
 
-/// Returns the NumPy dtype for a type in any form that NumPy or torch accepts.
+/// Returns the NumPy dtype for an element type. `value` is any form of type that NumPy or torch
+/// accepts.
 #[pyfunction]
 pub(crate) fn numpy_dtype<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     Dtype::of(value)?.numpy(value.py())
 }
 
-/// The sign of this machine's byte order in NumPy's codes, and the sign of the opposite order.
+/// The character that NumPy's codes use for this machine's byte order. [`SWAPPED`] is the character
+/// for the opposite order.
 const NATIVE: char = if cfg!(target_endian = "little") {
     '<'
 } else {

@@ -1,4 +1,4 @@
-//! The arrangement of an array's elements in memory.
+//! The layout of an array: its element type, shape and strides, and its position in memory.
 
 use super::Dtype;
 use super::MAX_DIMENSIONS;
@@ -7,21 +7,22 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::ops::Range;
 
-/// The arrangement of an array's elements in memory.
+/// The layout of an array: its element type, shape and strides, and its position in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     pub(crate) dtype: Dtype,
     /// The number of elements in each dimension.
     pub(crate) shape: Vec<usize>,
-    /// The distance between neighbouring elements in each dimension, in bytes.
+    /// The distance in bytes between neighbouring elements, for each dimension. It may be negative.
     pub(crate) strides: Vec<isize>,
-    /// The distance from the start of the memory to the first element, in bytes.
+    /// The distance in bytes from the start of the memory to the first element.
     pub(crate) offset: usize,
 }
 
 impl Layout {
-    /// Creates a layout without gaps from the shape and the type that a program passes. Without a
-    /// shape, the elements fill the `len` bytes of memory from `offset` to the end.
+    /// Creates a layout without gaps from a program's arguments. `len` is the size of the memory in
+    /// bytes. Without `shape`, the layout has one dimension that extends from byte `offset` to the
+    /// end of the memory. Without `dtype`, the elements are bytes.
     pub(crate) fn of(
         shape: Option<&Bound<'_, PyAny>>,
         dtype: Option<&Bound<'_, PyAny>>,
@@ -37,7 +38,7 @@ impl Layout {
         layout.ok_or_else(|| PyValueError::new_err("the array is larger than the address space"))
     }
 
-    /// Converts a shape: a number of elements, or a sequence of numbers.
+    /// Converts a program's `shape` argument, which is one number or a sequence of numbers.
     pub(crate) fn shape_of(shape: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
         if let Ok(elements) = shape.extract::<usize>() {
             return Ok(vec![elements]);
@@ -53,14 +54,14 @@ impl Layout {
         })
     }
 
-    /// Returns a layout without gaps, in which the last dimension varies fastest. Returns `None` if
-    /// it is larger than the address space.
+    /// Creates a layout without gaps, in row-major order. Returns `None` if the array is larger
+    /// than the address space.
     pub(crate) fn contiguous(dtype: Dtype, shape: Vec<usize>, offset: usize) -> Option<Self> {
         let mut strides = vec![0; shape.len()];
         let mut stride = isize::try_from(dtype.bytes()).ok()?;
         for (place, size) in strides.iter_mut().zip(&shape).rev() {
             *place = stride;
-            // A dimension without elements does not change the strides of other dimensions.
+            // Treat a dimension of size 0 like one of size 1, so that the other strides are not 0.
             stride = stride.checked_mul(isize::try_from(*size).ok()?.max(1))?;
         }
         Some(Self {
@@ -71,9 +72,10 @@ impl Layout {
         })
     }
 
-    /// Returns the number of elements of a [checked](Self::check) layout.
+    /// Returns the number of elements. The layout must be [checked](Self::check), or the product
+    /// may overflow.
     pub(crate) fn elements(&self) -> usize {
-        // If the size of one dimension is 0, the other sizes may have any value.
+        // If one size is 0, the product of the other sizes may exceed the address space.
         match self.shape.contains(&0) {
             true => 0,
             false => self.shape.iter().product(),
@@ -85,18 +87,18 @@ impl Layout {
         self.elements() == 0 || dense.is_some_and(|dense| dense.strides == self.strides)
     }
 
-    /// Returns the number of bytes that the elements occupy before the start of the first element,
-    /// and the number after that point.
+    /// Returns the number of bytes that the elements occupy before the first element's address, and
+    /// the number of bytes from that address on.
     ///
-    /// Both numbers are 0 if there are no elements. Returns `None` if the elements need more bytes
-    /// than there are addresses.
+    /// Both numbers are 0 if there are no elements. Returns `None` if the array is larger than the
+    /// address space.
     pub(crate) fn reach(&self) -> Option<(usize, usize)> {
         let (mut before, mut after, mut elements) = (0_usize, 0_usize, 1_u128);
         for (size, stride) in self.shape.iter().zip(&self.strides) {
             isize::try_from(*size).ok()?;
             elements = elements.saturating_mul(*size as u128);
             let reach = (*size).saturating_sub(1).checked_mul(stride.unsigned_abs());
-            // If the size of one dimension is 0, the other sizes may have any value.
+            // If one size is 0, the product of the other sizes may exceed the address space.
             let reach = match self.shape.contains(&0) {
                 true => 0,
                 false => reach?,
@@ -110,28 +112,28 @@ impl Layout {
             return Some((0, 0));
         }
         after = after.checked_add(self.dtype.bytes())?;
-        // Elements at the same address are counted separately, because consumers count them
-        // separately.
+        // Count elements that share an address (stride 0) separately, because consumers do so too.
         let bytes = elements.saturating_mul(self.dtype.bytes() as u128);
         let is_within = bytes <= isize::MAX as u128;
         let total = before.checked_add(after)?;
         (is_within && total <= isize::MAX as usize).then_some((before, after))
     }
 
-    /// Returns the range of bytes from the lowest element to the end of the highest one. The layout
-    /// must be [checked](Self::check).
+    /// Returns the array's byte range in its memory: from its lowest byte to the end of its highest
+    /// element. The layout must be [checked](Self::check).
     pub(crate) fn bytes(&self) -> Range<usize> {
         let (before, after) = self.reach().unwrap_or_default();
         self.offset.saturating_sub(before)..self.offset.saturating_add(after)
     }
 
-    /// Returns whether any dimension has a negative stride.
+    /// Returns whether a dimension with more than one element has a negative stride.
     pub(crate) fn is_reversed(&self) -> bool {
         let mut dimensions = self.shape.iter().zip(&self.strides);
         self.elements() > 0 && dimensions.any(|(size, stride)| *size > 1 && *stride < 0)
     }
 
-    /// Checks that all elements are inside memory of `len` bytes and are aligned.
+    /// Checks that all elements are aligned and inside a memory of `len` bytes, and that the layout
+    /// has at most [`MAX_DIMENSIONS`] dimensions.
     pub(crate) fn check(&self, len: usize) -> PyResult<()> {
         let refused = |what: String| Err(PyValueError::new_err(what));
         if self.shape.len() > MAX_DIMENSIONS || self.shape.len() != self.strides.len() {

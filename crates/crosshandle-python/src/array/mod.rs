@@ -1,4 +1,4 @@
-//! Typed views of memory, and the protocols by which array libraries use them.
+//! The Python class `Array`, a typed view of memory, and the array protocols that it supports.
 
 pub(crate) mod arguments;
 mod buffer;
@@ -29,23 +29,28 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// CUDA's numbers for the default streams. The legacy stream waits for all blocking streams, and
-/// each thread has a default stream of its own.
+/// DLPack's numbers for CUDA's two default streams: the legacy default stream, and the per-thread
+/// default stream. The legacy stream synchronizes with all blocking streams of the device.
 const LEGACY_STREAM: i64 = 1;
 const PER_THREAD_STREAM: i64 = 2;
 
 /// A view of memory as an array, without a copy. It keeps the memory open.
 ///
-/// Array libraries read it through the buffer protocol, `__array_interface__` (NumPy), DLPack
+/// Array libraries access it through the buffer protocol, `__array_interface__` (NumPy), DLPack
 /// (torch, JAX, CuPy, NumPy) and `__cuda_array_interface__` (CuPy, numba, torch). The methods
 /// `numpy()`, `torch()`, `jax()` and `cupy()` are shortcuts for these protocols. `dpctl()` and
-/// `dpnp()` open the memory a second time, as USM. All their results keep the memory open too.
+/// `dpnp()` open the memory a second time, as SYCL's unified shared memory (USM). The results of
+/// all these methods keep the memory open too.
 ///
-/// >>> array = crosshandle.zeros((2, 3), "float32") >>> array.wait(timeout=5) # for the event that
-/// was passed to `share`, if any >>> array.numpy()[0, :] = 1 >>> array.tolist() [[1.0, 1.0, 1.0],
-/// [0.0, 0.0, 0.0]] >>> tensor = array.torch() # needs torch >>> matrix = array.jax() # needs jax
-/// >>> on_a_gpu = crosshandle.zeros(8, device="cuda").cupy() # needs gpu, cupy >>> usm, same =
-/// array.dpctl(), array.dpnp() # needs sycl
+/// >>> array = crosshandle.zeros((2, 3), "float32")
+/// >>> array.wait(timeout=5)               # for the event that was passed to `share`, if any
+/// >>> array.numpy()[0, :] = 1
+/// >>> array.tolist()
+/// [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
+/// >>> tensor = array.torch()                                   # needs torch
+/// >>> matrix = array.jax()                                     # needs jax
+/// >>> on_a_gpu = crosshandle.zeros(8, device="cuda").cupy()    # needs gpu, cupy
+/// >>> usm, same = array.dpctl(), array.dpnp()                  # needs sycl
 #[pyclass(frozen, module = "crosshandle", weakref)]
 pub(crate) struct Array {
     pub(crate) memory: Arc<SharedMemory>,
@@ -53,17 +58,18 @@ pub(crate) struct Array {
     pub(crate) read_only: bool,
     /// The signals after which the bytes are ready.
     pub(crate) ready: Ready,
-    /// Sizes and strides in elements, as DLPack counts them. Borrowed tensors point to them.
+    /// The shape and the strides in DLPack's unit, elements. Borrowed DLPack tensors point to these
+    /// numbers.
     numbers: OnceLock<Box<[i64]>>,
-    /// The error of the last failed wait for a buffer view, and the time of the failure.
+    /// The time and the error of the last failed wait for a buffer view.
     buffer_wait: Mutex<Option<(Instant, PyErr)>>,
 }
 
-/// Time after a failed wait for a buffer view during which other protocols of the same array fail
-/// with the same error at once.
+/// After a wait for a buffer view has failed, `__array_interface__` of the same array fails with
+/// the same error at once for this long.
 ///
-/// If it is too short, NumPy waits a second time on a slow machine. If it is too long, a program
-/// that retries gets the old error again.
+/// If this time is too short, NumPy waits a second time on a slow machine. If it is too long, a
+/// program that retries gets the old error.
 const SAME_WAIT: Duration = Duration::from_millis(50);
 
 impl Array {
@@ -71,7 +77,8 @@ impl Array {
         Self::of(memory, layout, false)
     }
 
-    /// Makes an array that is read-only if `read_only` is true or the memory is read-only.
+    /// Creates an array, which is read-only if `read_only` is true or the memory is read-only.
+    /// Fails if the layout does not fit into the memory.
     pub(crate) fn of(memory: Arc<SharedMemory>, layout: Layout, read_only: bool) -> PyResult<Self> {
         layout.check(memory.memory.len())?;
         let read_only = read_only || memory.is_read_only();
@@ -86,21 +93,22 @@ impl Array {
         })
     }
 
-    /// Replaces the signals that all users of the array wait for.
+    /// Replaces the signals that users of the array wait for.
     pub(crate) fn after(mut self, ready: Ready) -> Self {
         self.ready = ready;
         self
     }
 
-    /// Waits on the host until the bytes are ready.
+    /// Waits on the host until the bytes are ready. `timeout` is in seconds.
     pub(crate) fn wait_ready(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.ready.wait(py, timeout)
     }
 
-    /// Waits as [`wait_ready`](Self::wait_ready) does, for a buffer view.
+    /// Waits like [`wait_ready`](Self::wait_ready) before a buffer view is created, and stores the
+    /// error if the wait fails.
     ///
-    /// If this wait fails, NumPy drops the error and tries another protocol, which would wait
-    /// again. So the error is kept, and the other protocol raises it at once.
+    /// After a failed wait, NumPy drops the error and tries `__array_interface__`, which would wait
+    /// again. With the stored error, `__array_interface__` fails at once.
     fn wait_for_buffer(&self, py: Python<'_>) -> PyResult<()> {
         let waited = self.wait_ready(py, None);
         if let Err(error) = &waited {
@@ -116,8 +124,8 @@ impl Array {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the bytes are known to be ready, so that no wait is needed. Usually the
-    /// signal has completed long before another process uses the array.
+    /// Returns whether all signals have completed, so that no wait is needed. This is the usual
+    /// case: the signals complete long before another process uses the array.
     fn is_ready(&self) -> bool {
         self.ready.pending().next().is_none()
     }
@@ -135,7 +143,8 @@ impl Array {
         self.memory.memory.bytes().is_ok()
     }
 
-    /// Returns the common part of `__array_interface__` and `__cuda_array_interface__`.
+    /// Returns the entries that `__array_interface__` and `__cuda_array_interface__` have in
+    /// common.
     fn interface<'py>(&self, py: Python<'py>, version: u32) -> PyResult<Bound<'py, PyDict>> {
         let Some(typestr) = self.layout.dtype.typestr() else {
             return Err(PyAttributeError::new_err(format!(
@@ -155,10 +164,11 @@ impl Array {
         Ok(interface)
     }
 
-    /// Makes the consumer's stream wait until the bytes are ready, or waits on the host if there
-    /// are no streams.
+    /// Makes the consumer's stream wait until the bytes are ready. Waits on the host if the array's
+    /// device has no CUDA streams.
     ///
-    /// `stream` has DLPack's values: `None` is the default stream, and −1 requests no wait.
+    /// `stream` is the argument of `__dlpack__`: `None` means the legacy default stream, and -1
+    /// means no wait.
     fn order_before(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         if self.is_ready() {
             return Ok(());
@@ -181,7 +191,7 @@ impl Array {
         Ok(())
     }
 
-    /// Returns an array of the same bytes whose element type every library supports.
+    /// Returns an array over the same bytes, with an element type that every library supports.
     fn as_raw(&self) -> PyResult<Self> {
         let layout = Layout {
             dtype: self.layout.dtype.raw(),
@@ -190,20 +200,22 @@ impl Array {
         self.with_layout(layout)
     }
 
-    /// Returns an array with another layout in the same memory. It waits for the same signals.
+    /// Returns an array with another layout in the same memory. Its users wait for the same
+    /// signals.
     fn with_layout(&self, layout: Layout) -> PyResult<Self> {
         let array = Self::of(Arc::clone(&self.memory), layout, self.read_only)?;
         Ok(array.after(self.ready.clone()))
     }
 
-    /// Waits until the bytes are ready, and returns a copy without gaps in new memory of the same
+    /// Waits until the bytes are ready, and returns a copy without gaps in new memory on the same
     /// device.
     fn copy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let sharing = Self::import(slf.py(), "crosshandle._sharing", "copy_of")?;
         Ok(sharing.call1((slf,))?.cast_into()?)
     }
 
-    /// Returns a description of the array, as for an array of another library. `copied` takes it.
+    /// Returns a description of the array in the form that is used for other libraries' arrays.
+    /// `foreign::copied` needs it.
     pub(crate) fn described(slf: &Bound<'_, Self>) -> PyResult<Foreign> {
         let own = slf.get();
         let place = match own.is_on_host() {
@@ -220,8 +232,8 @@ impl Array {
         Foreign::new(place, address, dtype, shape, Some(strides), true, keep)
     }
 
-    /// Returns a torch tensor. torch lets a program write to it even if the memory is read-only,
-    /// which the caller must prevent.
+    /// Returns a torch tensor over the same bytes. torch has no read-only tensors. If the array is
+    /// read-only, the caller must not let the program access the tensor.
     fn torch_of<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let own = slf.get();
@@ -231,8 +243,8 @@ impl Array {
         }
         let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
         if is_ready {
-            // A capsule without a version skips torch's queries for the device and the stream,
-            // which take most of the time.
+            // Pass an unversioned capsule instead of the array. torch then does not query the
+            // device and the stream, which takes most of the time.
             return from_dlpack.call1((dlpack::unversioned(py, own)?,));
         }
         match own.read_only {
@@ -241,7 +253,8 @@ impl Array {
         }
     }
 
-    /// Calls a function of `crosshandle._libraries.usm` with the location of the array's bytes.
+    /// Waits until the bytes are ready, and calls a function in `crosshandle._libraries.usm` with
+    /// the memory's handle and the array's byte range.
     fn usm<'py>(
         slf: &Bound<'py, Self>,
         function: &str,
@@ -252,7 +265,7 @@ impl Array {
         own.wait_ready(py, None)?;
         let function = Self::import(py, "crosshandle._libraries.usm", function)?;
         let handle = MemoryHandle(own.memory.handle_of(own.read_only)?);
-        // A checked layout always has a reach.
+        // `reach` never fails for a checked layout.
         let (before, after) = own.layout.reach().unwrap_or_default();
         let first = own.layout.offset - before;
         function.call1((slf, handle, first, before + after, queue))
@@ -269,20 +282,20 @@ impl Array {
 
 #[pymethods]
 impl Array {
-    /// The size of each dimension, in elements.
+    /// The number of elements in each dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.layout.shape)
     }
 
-    /// The distance between neighbouring elements in each dimension, in bytes.
+    /// The distance in bytes between neighbouring elements, for each dimension.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.layout.strides)
     }
 
-    /// The name of the element type, such as `float32` or `<M8[ns]`. For records it is the NumPy
-    /// dtype.
+    /// The name of the element type, such as `float32` or `<M8[ns]`. For records, the NumPy dtype
+    /// instead of a name.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let dtype = &self.layout.dtype;
@@ -298,7 +311,7 @@ impl Array {
         self.layout.dtype.bytes()
     }
 
-    /// The array with its dimensions in reverse order, as a view of the same memory.
+    /// The transposed array: a view of the same memory with the dimensions in reverse order.
     #[getter]
     #[pyo3(name = "T")]
     fn transposed(&self) -> PyResult<Self> {
@@ -320,7 +333,7 @@ impl Array {
         self.layout.elements()
     }
 
-    /// The size of all elements in bytes.
+    /// The total size of the elements in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.layout.elements() * self.layout.dtype.bytes()
@@ -332,24 +345,24 @@ impl Array {
         self.read_only
     }
 
-    /// The event that signals when the bytes are ready, or `None` if the array was shared without
-    /// an event.
+    /// The event that is signalled when the bytes are ready, or `None` if the array was shared
+    /// without an event.
     ///
-    /// Every library that uses the array waits for the event: a stream if the library has streams,
-    /// otherwise the host. Views and pickles of the array keep the event. If parts of the array
-    /// have different events, users wait for all of them, and this property is the first one.
+    /// A library that uses the array waits for the event automatically, on its stream or on the
+    /// host. Views and pickles of the array refer to the same event. If parts of the array have
+    /// different events, users wait for all of them, and this property returns only the first.
     #[getter]
     pub(crate) fn event(&self) -> Option<Event> {
         self.ready.first().map(Signal::event)
     }
 
-    /// Whether the array is in lent memory, which is kept together with its library's owner object.
+    /// Whether the array is in lent memory. The loan keeps the objects alive that own the bytes.
     #[getter]
     fn _is_lent(&self) -> bool {
         self.memory.is_lent()
     }
 
-    /// Keeps `kept` alive as long as this array's memory. `kept` is memory or an array.
+    /// Keeps other memory alive as long as this array's memory. `kept` is a `Memory` or an `Array`.
     fn _keep(&self, kept: &Bound<'_, PyAny>) -> PyResult<()> {
         let memory = match kept.cast::<Self>() {
             Ok(array) => Arc::clone(&array.get().memory),
@@ -359,8 +372,8 @@ impl Array {
         Ok(())
     }
 
-    /// Raises `StaleHandleError` or `ExporterGoneError` if no other process can open the array's
-    /// memory any more.
+    /// Raises `StaleHandleError` or `ExporterGoneError` if other processes can no longer open the
+    /// array's memory.
     fn _check_openable(&self, py: Python<'_>) -> PyResult<()> {
         match self.layout.elements() {
             0 => Ok(()),
@@ -368,7 +381,7 @@ impl Array {
         }
     }
 
-    /// Returns a view of the array that is read-only.
+    /// Returns a read-only view of the array.
     fn _as_read_only(&self) -> PyResult<Self> {
         let mut array = self.with_layout(self.layout.clone())?;
         array.read_only = true;
@@ -387,19 +400,20 @@ impl Array {
         self.address()
     }
 
-    /// Waits on the host until the bytes are ready, at most `timeout` seconds.
+    /// Waits on the host until the bytes are ready. Raises `TimedOutError` after `timeout` seconds.
     ///
-    /// Other Python threads run meanwhile. Ctrl-C ends the wait. Libraries that use the array wait
-    /// automatically, without a timeout.
+    /// Other Python threads run meanwhile. Ctrl-C interrupts the wait. A library that uses the
+    /// array waits automatically, but without a timeout.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.wait_ready(py, timeout)
     }
 
-    /// Returns a NumPy array of the same bytes.
+    /// Returns a NumPy array that shares the array's bytes.
     ///
-    /// Waits until the bytes are ready, at most `timeout` seconds. Raises an exception for GPU
-    /// memory. To copy from a GPU, use `array.torch().cpu().numpy()` or `array.cupy().get()`.
+    /// First waits until the bytes are ready, and raises `TimedOutError` after `timeout` seconds.
+    /// Raises `BufferError` for GPU memory. To copy from a GPU, use `array.torch().cpu().numpy()`
+    /// or `array.cupy().get()`.
     #[pyo3(signature = (*, timeout = None))]
     fn numpy<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
@@ -410,20 +424,20 @@ impl Array {
             )));
         }
         let py = slf.py();
-        // Wait here, because NumPy would drop the error of the wait.
+        // Wait here, because NumPy would drop the error from a failed wait.
         own.wait_ready(py, timeout)?;
         if own.layout.dtype.typestr().is_some() {
             return Self::import(py, "numpy", "asarray")?.call1((slf,));
         }
-        // The element type is a record, or a type that NumPy has only through the package
-        // ml_dtypes.
+        // The element type is a record, or a type that only the package ml_dtypes provides.
         let dtype = own.layout.dtype.numpy(py)?;
         let bytes = Bound::new(py, own.as_raw()?)?;
         Self::numpy(&bytes, timeout)?.call_method1("view", (dtype,))
     }
 
-    /// Returns a torch tensor of the same bytes. Tensors can neither be read-only nor have negative
-    /// strides. For such an array, pass `copy=True` to get a copy.
+    /// Returns a torch tensor that shares the array's bytes. torch supports neither read-only
+    /// tensors nor negative strides. For a read-only array or one with negative strides, pass
+    /// `copy=True` to get a copy.
     #[pyo3(signature = (*, copy = false))]
     fn torch<'py>(slf: &Bound<'py, Self>, copy: bool) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
@@ -450,35 +464,35 @@ impl Array {
         } else {
             Self::torch_of(slf)?
         };
-        // If the memory is read-only, the tensor that could write to it is dropped here.
+        // If the array is read-only, `copy` is true, so the writable tensor is dropped here.
         match copy {
             true => tensor.call_method0("clone"),
             false => Ok(tensor),
         }
     }
 
-    /// Returns a JAX array of the same bytes. No process may write to the bytes as long as the JAX
-    /// array lives.
+    /// Returns a JAX array that shares the array's bytes. No process may write to the bytes as long
+    /// as the JAX array lives.
     fn jax<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let never_written = dlpack::NeverWritten(slf.clone().unbind());
         let array = Self::import(py, "jax", "dlpack.from_dlpack")?.call1((never_written,))?;
-        // Hold the array. Otherwise JAX could reuse a donated buffer, and write to memory that
-        // other processes read.
+        // Hold the JAX array's buffer. Otherwise JAX could reuse the buffer if the program donates
+        // it, and write to memory that other processes read.
         Self::import(py, "crosshandle._storages", "hold")?.call1((&array,))?;
         Ok(array)
     }
 
-    /// Returns a CuPy array of the same bytes. The array must be in GPU memory.
+    /// Returns a CuPy array that shares the array's bytes. The array must be in GPU memory.
     fn cupy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::import(slf.py(), "cupy", "from_dlpack")?.call1((slf,))
     }
 
-    /// Returns the array's bytes as dpctl memory of device USM, from the lowest byte to the highest
-    /// one.
+    /// Returns a dpctl memory object (USM device memory) over the array's bytes, from the lowest
+    /// byte to the highest.
     ///
-    /// The memory is in the context of `queue`. By default, this is dpctl's queue for the array's
-    /// device. The process must have loaded this package's Unified Runtime adapter, see
+    /// The memory object belongs to the SYCL context of `queue` (default: dpctl's queue for the
+    /// array's device). The process must have loaded this package's Unified Runtime adapter. See
     /// `docs/python.md`.
     #[pyo3(signature = (queue = None))]
     fn dpctl<'py>(
@@ -488,10 +502,10 @@ impl Array {
         Self::usm(slf, "memory_of", queue)
     }
 
-    /// Returns a dpnp array of the same bytes, in USM as with `dpctl`.
+    /// Returns a dpnp array that shares the array's bytes through USM, as with `dpctl`.
     ///
-    /// The result is not writable if the memory is read-only. Like `dpctl`, this method raises an
-    /// exception for a read-only array whose memory was opened with a writable handle.
+    /// The result is read-only if the array is read-only. Like `dpctl`, this method raises
+    /// `UnsupportedError` for a read-only array in memory that was opened with a writable handle.
     #[pyo3(signature = (queue = None))]
     fn dpnp<'py>(
         slf: &Bound<'py, Self>,
@@ -523,8 +537,9 @@ impl Array {
             ));
         }
         let interface = self.interface(py, 3)?;
-        // One of this package's streams waits for a pending event, and the consumer waits for that
-        // stream. If more events are pending, the host waits for the others.
+        // If an event is pending, make one of this package's streams wait for it. The consumer then
+        // waits for that stream. If several events are pending, wait for all but the last on the
+        // host.
         let pending = Vec::from_iter(self.ready.pending());
         let stream = match pending.split_last() {
             Some((last, others)) => {
@@ -540,7 +555,8 @@ impl Array {
         Ok(interface)
     }
 
-    /// Returns a DLPack capsule.
+    /// Returns a DLPack capsule for the array. The consumer's `stream` first waits until the bytes
+    /// are ready.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         slf: &Bound<'py, Self>,
@@ -563,13 +579,14 @@ impl Array {
         dlpack::capsule(slf, max_version)
     }
 
-    /// DLPack's table of C functions. Libraries use it to exchange arrays without calling Python.
+    /// DLPack's table of C functions for this class. Other libraries use it to exchange arrays
+    /// without calling Python code.
     #[classattr]
     fn __dlpack_c_exchange_api__(py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(exchange::capsule(py)?.unbind())
     }
 
-    /// Returns the array's device, as DLPack's device type and device number.
+    /// Returns DLPack's device type and device number for the array.
     fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::device(&self.memory)
     }
@@ -580,12 +597,13 @@ impl Array {
         flags: c_int,
     ) -> PyResult<()> {
         slf.get().wait_for_buffer(slf.py())?;
-        // SAFETY: the interpreter passes a view to fill.
+        // SAFETY: the interpreter passes a `view` that is null or can be written.
         unsafe { buffer::fill(slf, view, flags) }
     }
 
     unsafe fn __releasebuffer__(&self, view: *mut pyo3::ffi::Py_buffer) {
-        // SAFETY: the interpreter passes a view that was filled.
+        // SAFETY: the interpreter passes a `view` that `__getbuffer__` has filled in, and releases
+        // it once.
         unsafe { buffer::release(view) }
     }
 
@@ -594,14 +612,13 @@ impl Array {
         first.ok_or_else(|| PyTypeError::new_err("an array without dimensions has no length"))
     }
 
-    /// Returns a copy in new memory of the same device, as `copy.copy` does for NumPy arrays. Waits
-    /// until the bytes are ready. The copy is writable and has no gaps.
+    /// Waits until the bytes are ready, and returns a copy in new memory on the same device. The
+    /// copy is writable and has no gaps.
     fn __copy__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         Self::copy(slf)
     }
 
-    /// Returns a copy, as `copy.copy` does. Elements contain no objects, so a deep copy is the
-    /// same.
+    /// Returns the same copy as `copy.copy`, because elements contain no Python objects.
     fn __deepcopy__<'py>(
         slf: &Bound<'py, Self>,
         _memo: &Bound<'py, PyAny>,
@@ -609,7 +626,8 @@ impl Array {
         Self::copy(slf)
     }
 
-    /// Returns a NumPy array of the same bytes, for `numpy.asarray`.
+    /// Returns a NumPy array for `numpy.asarray`. It shares the array's bytes unless `dtype` or
+    /// `copy` requires a copy.
     #[pyo3(signature = (dtype = None, *, copy = None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
@@ -630,8 +648,8 @@ impl Array {
         }
     }
 
-    /// Returns an element (`array[0, 3]`), or a NumPy view of a part (`array[1:]`). The view shares
-    /// this array's memory.
+    /// Returns an element (`array[0, 3]`), or a NumPy array that shares a part of this array's
+    /// bytes (`array[1:]`).
     fn __getitem__<'py>(
         slf: &Bound<'py, Self>,
         index: Bound<'py, PyAny>,
@@ -639,7 +657,7 @@ impl Array {
         Self::numpy(slf, None)?.get_item(index)
     }
 
-    /// Writes elements, as in `array[:] = 1`.
+    /// Writes one or more elements, as in `array[:] = 1`.
     fn __setitem__(
         slf: &Bound<'_, Self>,
         index: Bound<'_, PyAny>,
@@ -652,10 +670,11 @@ impl Array {
         Ok(Self::numpy(slf, None)?.try_iter()?.into_any())
     }
 
-    /// Returns the elements as a list of Python numbers, with a nested list for each row.
+    /// Returns the elements as Python numbers in nested lists, with one level of lists for each
+    /// dimension.
     fn tolist<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
-        // Simple types do not need NumPy.
+        // For simple types, a memoryview is sufficient, and NumPy need not be installed.
         let is_simple = own
             .layout
             .dtype

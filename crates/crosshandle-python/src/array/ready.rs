@@ -1,8 +1,9 @@
-//! The signals after which an array's bytes are ready.
+//! Keeps track of the signals after which an array's bytes are ready.
 //!
-//! When a bundle is opened, its signals are recorded with the opened memory, by range of bytes.
-//! Each array in that memory waits for the signals of its bytes. So do views, slices and tensors of
-//! other libraries, and they are shared with the same signals.
+//! When a bundle is opened, its signals are recorded with the opened memory, for each range of
+//! bytes. Each array in that memory waits for the signals for its byte range. The same applies to
+//! views and slices of the array, and to other libraries' tensors in the same memory. If any of
+//! these is shared again, its bundle contains the same signals.
 
 use crate::error::Result;
 use crate::event::Event;
@@ -12,7 +13,7 @@ use pyo3::prelude::*;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A signal of an event, which may belong to any process.
+/// One signal of an event. Any process may have created the event.
 pub(crate) struct Signal {
     event: crosshandle::Event,
     handle: EventHandle,
@@ -42,7 +43,7 @@ impl Signal {
     }
 }
 
-/// Signals after which bytes are ready. The list is empty if the bytes are ready already.
+/// The signals after which some bytes are ready. Without signals, the bytes are ready immediately.
 #[derive(Clone, Default)]
 pub(crate) struct Ready(Vec<Arc<Signal>>);
 
@@ -55,20 +56,21 @@ impl Ready {
         self.0.first().map(|signal| &**signal)
     }
 
-    /// Returns the signals that have not completed or have failed.
+    /// Returns the signals that are still pending or have failed.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &Signal> {
         let signals = self.0.iter().map(|signal| &**signal);
         signals.filter(|signal| !matches!(signal.is_complete(), Ok(true)))
     }
 
-    /// Waits on the host for all signals, for at most `timeout` seconds each.
+    /// Waits on the host until all signals have completed. Fails if a signal fails, or if a wait
+    /// for one signal takes longer than `timeout` seconds. Ctrl-C interrupts the wait.
     pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let mut signals = self.0.iter();
         signals.try_for_each(|signal| signal.event().wait_value(py, signal.value, timeout))
     }
 
-    /// Returns the signals to put into a bundle, for the next process to wait for. Fails if a
-    /// signal has failed.
+    /// Returns the signals in the form that a bundle contains, so that the receiver of the bundle
+    /// can wait for them. Fails if a signal has failed.
     pub(crate) fn passed_on(&self) -> Result<Vec<ReadyEvent>> {
         let signals = self.0.iter().map(|signal| {
             let Signal { handle, value, .. } = **signal;
@@ -90,7 +92,7 @@ impl Ready {
     }
 }
 
-/// The signals after which the parts of one memory are ready, by range of bytes.
+/// For one memory: the signals after which each recorded range of bytes is ready.
 #[derive(Default)]
 pub(crate) struct Arrivals(Mutex<Vec<(Range<usize>, Ready)>>);
 
@@ -102,7 +104,7 @@ impl Arrivals {
         }
     }
 
-    /// Returns the signals of all parts that overlap these bytes.
+    /// Returns the signals for all recorded ranges that overlap `bytes`.
     pub(crate) fn of(&self, bytes: &Range<usize>) -> Ready {
         let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ready = Ready::default();

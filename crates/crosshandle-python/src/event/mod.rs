@@ -9,19 +9,20 @@ use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
 use crate::interrupt;
 use crate::memory::pending;
+use crosshandle::event::EventSet;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A counter of signals that processes share.
+/// A counter of signals, which several processes can signal and wait for.
 ///
-/// Each signal gets the next number when it is submitted. `wait()` waits for the latest signal, or
-/// for the first signal if none was submitted yet. `wait_value(n)` waits for signal `n`, which may
-/// be submitted later. `ready()` checks without waiting. A wait raises `PeerDiedError` if the
-/// process that should signal has ended. Always pass a timeout: the death of a process that never
-/// opened the event cannot be detected. Any thread may use an event.
+/// Each signal gets the next number when a program submits it. `wait()` waits for the latest
+/// signal, or for the first signal if none was submitted yet. `wait_value(n)` waits for signal `n`,
+/// which may be submitted later. `ready()` checks without waiting. A wait raises `PeerDiedError` if
+/// the process that should signal has ended. Always pass a timeout: the death of a process that
+/// never opened the event cannot be detected. Any thread may use an event.
 ///
 /// >>> ready = crosshandle.event("ready")
 /// >>> ready.signal()
@@ -46,15 +47,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[pyclass(frozen, module = "crosshandle", weakref)]
 pub(crate) struct Event {
     pub(crate) event: crosshandle::Event,
-    /// The handle by which this process opened the event, or `None` if this process created it.
+    /// The handle with which this process opened the event, or `None` if this process created it.
     handle: Option<crosshandle::EventHandle>,
 }
 
-/// Whether the interpreter is about to end.
+/// Whether the interpreter is about to exit.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Keeps events of other processes open until this process has ended. The creators of the events
-/// can then detect that this process died while it used them.
+/// From this call on, dropping an event of another process leaves it open until this process has
+/// ended. The event's creator can then detect that this process died while it used the event.
 pub(crate) fn leave_events_open() {
     IS_ENDING.store(true, Ordering::Relaxed);
 }
@@ -80,7 +81,7 @@ impl Drop for Event {
 
 #[pymethods]
 impl Event {
-    /// Creates an event in the default context of a device (default: the host).
+    /// Creates an event in the default context for `device` (default: the host).
     #[new]
     #[pyo3(signature = (name = None, *, device = None, low_power = false, isolated = false))]
     fn make(
@@ -94,10 +95,11 @@ impl Event {
         Ok(context.get().event(name, low_power, isolated)?)
     }
 
-    /// Signals the event, and returns the signal's number.
+    /// Signals the event and returns the signal's number.
     ///
-    /// With `stream`, the stream signals after the work that was submitted to it so far. `stream`
-    /// is a stream of torch, CuPy, numba or cuda.core, or its number.
+    /// With `stream`, the stream completes the signal after the work that it already contains, and
+    /// this method does not wait. `stream` is a stream from torch, CuPy, numba or cuda.core, or the
+    /// driver's stream handle as an integer.
     #[pyo3(signature = (stream = None))]
     fn signal(slf: &Bound<'_, Self>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         let event = &slf.get().event;
@@ -108,12 +110,11 @@ impl Event {
         number.extract()
     }
 
-    /// Makes a stream wait for signal `value` before it runs work that is submitted after this
-    /// call.
+    /// Makes a stream wait for signal `value` before it runs work that is submitted later.
     ///
-    /// This call itself does not wait. By default, `value` is the latest signal, or the first
+    /// This method itself does not wait. By default, `value` is the latest signal, or the first
     /// signal if none was submitted yet. If the process that should signal dies, the stream
-    /// continues.
+    /// continues without the signal.
     #[pyo3(signature = (stream, value = None))]
     fn wait_on(
         slf: &Bound<'_, Self>,
@@ -129,18 +130,19 @@ impl Event {
         Ok(self.event.signal_value(value)?)
     }
 
-    /// Waits at most `timeout` seconds for the latest signal, or for the first signal if none was
-    /// submitted yet.
+    /// Waits until the latest signal has completed. If no signal was submitted yet, waits for the
+    /// first one.
     ///
-    /// Other Python threads run meanwhile. Ctrl-C ends the wait. Raises `TimedOutError`,
-    /// `PeerDiedError` or `CommandFailedError`.
+    /// Other Python threads run meanwhile. Ctrl-C interrupts the wait. Raises `TimedOutError` after
+    /// `timeout` seconds, `PeerDiedError` if the process that should signal has ended, or
+    /// `CommandFailedError` if the command that should signal has failed.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.wait_value(py, self.event.latest_or_first(), timeout)
     }
 
-    /// Waits for signal `value`, which may be submitted later. Raises the same exceptions as
-    /// `wait`.
+    /// Waits at most `timeout` seconds until signal `value` has completed. The signal may be
+    /// submitted later. Raises the same exceptions as `wait`.
     #[pyo3(signature = (value, timeout = None))]
     pub(crate) fn wait_value(
         &self,
@@ -149,7 +151,7 @@ impl Event {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let limit = interrupt::timeout(timeout)?;
-        // If the signal has already completed, the interpreter's lock need not be released.
+        // If the signal has already completed, return without releasing the interpreter's lock.
         let done: Result<bool> = self.event.try_wait_value(value).map_err(Into::into);
         if done? {
             return Ok(());
@@ -175,13 +177,13 @@ impl Event {
         })
     }
 
-    /// Spins for a few microseconds, and returns whether signal `value` has completed. Event loops
-    /// with no other pending wait use this.
+    /// Spins for a few microseconds, and returns whether signal `value` has completed. An event
+    /// loop calls this method if its tasks await no other signal.
     fn _look(&self, py: Python<'_>, value: u64) -> Result<bool> {
         interrupt::look(py, &self.event, value)
     }
 
-    /// Returns an awaitable for asyncio and trio that ends when signal `value` has completed.
+    /// Returns an awaitable for asyncio or trio, which completes when signal `value` has completed.
     ///
     /// The signal may be submitted later. By default, `value` is the latest signal, or the first
     /// signal if none was submitted yet. Cancelling the awaitable has no effect on the event.
@@ -199,14 +201,14 @@ impl Event {
         self.event.submitted()
     }
 
-    /// The number of the last signal before the first pending one: it and all earlier signals have
-    /// completed or failed.
+    /// The number of the last signal before the first pending one. That signal and all earlier ones
+    /// have completed or failed.
     #[getter]
     fn completed(&self) -> u64 {
         self.event.completed()
     }
 
-    /// The name that `crosshandle ps` and error messages show, or `None`.
+    /// The event's name for `crosshandle ps` and error messages, or `None`.
     #[getter]
     fn get_name(&self) -> Option<String> {
         self.event.name()
@@ -217,7 +219,7 @@ impl Event {
         self.event.set_name(name);
     }
 
-    /// Returns the handle to send to other processes.
+    /// Returns a handle, with which another process can open the event.
     fn handle(&self) -> Result<EventHandle> {
         Ok(EventHandle(match self.handle {
             Some(handle) => handle,
@@ -225,21 +227,21 @@ impl Event {
         }))
     }
 
-    /// Waits at most `timeout` seconds until the latest signals of all events have completed. For
-    /// an event that has no signal yet, waits for its first signal.
+    /// Waits until the latest signal of each event has completed. If an event has no signal yet,
+    /// waits for its first one. Raises the same exceptions as `wait`, including `TimedOutError`
+    /// after `timeout` seconds in total.
     #[staticmethod]
     #[pyo3(signature = (events, timeout = None))]
     fn wait_all(py: Python<'_>, events: &Bound<'_, PyList>, timeout: Option<f64>) -> PyResult<()> {
         let events = clones(events)?;
-        let values = Vec::from_iter(events.iter().map(|event| (event, event.latest_or_first())));
+        let set = EventSet::latest(&events);
         let limit = interrupt::timeout(timeout)?;
-        interrupt::wait(py, limit, |slice| {
-            crosshandle::Event::wait_all_value(&values, Some(slice))
-        })
+        interrupt::wait(py, limit, |slice| set.wait_all_timeout(slice))
     }
 
-    /// Waits at most `timeout` seconds until the latest signal of any event has completed. Returns
-    /// the index of that event. For an event that has no signal yet, waits for its first signal.
+    /// Waits until the latest signal of at least one event has completed, and returns the index of
+    /// that event. If an event has no signal yet, its first signal counts. Raises the same
+    /// exceptions as `wait`, including `TimedOutError` after `timeout` seconds.
     #[staticmethod]
     #[pyo3(signature = (events, timeout = None))]
     fn wait_any(
@@ -248,16 +250,14 @@ impl Event {
         timeout: Option<f64>,
     ) -> PyResult<usize> {
         let events = clones(events)?;
-        let values = Vec::from_iter(events.iter().map(|event| (event, event.latest_or_first())));
+        let set = EventSet::latest(&events);
         let limit = interrupt::timeout(timeout)?;
-        interrupt::wait(py, limit, |slice| {
-            crosshandle::Event::wait_any_value(&values, Some(slice))
-        })
+        interrupt::wait(py, limit, |slice| set.wait_any_timeout(slice))
     }
 
     fn __copy__(&self) -> PyResult<Self> {
         Err(PyTypeError::new_err(
-            "an event has no copies: open its handle for another object of the same event",
+            "an event cannot be copied: open its handle to get a second object for the same event",
         ))
     }
 

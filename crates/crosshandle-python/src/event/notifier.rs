@@ -1,4 +1,4 @@
-//! Awaited signals for event loops.
+//! Notifications of completed signals, for event loops such as asyncio.
 
 use crate::error::{Failure, Result, exception};
 use crate::event::Event;
@@ -7,8 +7,9 @@ use pyo3::prelude::*;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Waits for any number of signals on behalf of an event loop. The notifier's descriptor becomes
-/// readable when a signal has completed or failed. `Event.reached` uses one notifier for each loop.
+/// Waits for any number of signals on behalf of an event loop. The notifier has a file descriptor,
+/// which becomes readable when one of the signals has completed or failed. `Event.reached` uses one
+/// notifier for each event loop.
 ///
 /// >>> import select
 /// >>> event, notifier = crosshandle.event(), crosshandle.Notifier()
@@ -41,14 +42,14 @@ impl Notifier {
         Ok(Self(Mutex::new(Some(crosshandle::Notifier::new()?))))
     }
 
-    /// Returns the descriptor to watch. Do not read from it.
+    /// Returns the file descriptor that the event loop watches. Do not read from it.
     fn fileno(&self) -> PyResult<i32> {
         let notifier = self.notifier();
         Ok(notifier.as_ref().ok_or_else(closed)?.as_raw_fd())
     }
 
-    /// Starts a wait for signal `value` of an event. When the wait has ended, `next` returns
-    /// `token`.
+    /// Starts a wait for signal `value` of an event. After the signal has completed or failed,
+    /// `next` returns `token`.
     fn add(&self, event: &Event, value: u64, token: u64) -> PyResult<()> {
         let notifier = self.notifier();
         let added = notifier
@@ -58,7 +59,7 @@ impl Notifier {
         Ok(added.map_err(Failure::from)?)
     }
 
-    /// Cancels the wait that has this token. Returns `False` if there is no such wait.
+    /// Cancels the wait that was added with `token`. Returns `False` if no such wait is pending.
     fn remove(&self, token: u64) -> bool {
         let notifier = self.notifier();
         notifier
@@ -66,8 +67,8 @@ impl Notifier {
             .is_some_and(|notifier| notifier.remove(token))
     }
 
-    /// Returns the token of a wait that has ended, and the wait's exception. The exception is
-    /// `None` if the signal has completed. Returns `None` if no further wait has ended.
+    /// Returns the token and the exception of one wait that has ended. The exception is `None` if
+    /// the signal has completed. Returns `None` instead of a tuple if no further wait has ended.
     fn next<'py>(&self, py: Python<'py>) -> Option<(u64, Option<Bound<'py, PyAny>>)> {
         let notification = self.notifier().as_ref()?.next()?;
         let error = notification.result.err();
@@ -80,7 +81,7 @@ impl Notifier {
         Some((notification.token, error))
     }
 
-    /// Cancels all waits, and closes the descriptor.
+    /// Cancels all waits, and closes the file descriptor.
     fn close(&self, py: Python<'_>) {
         let notifier = self.notifier().take();
         py.detach(|| drop(notifier));

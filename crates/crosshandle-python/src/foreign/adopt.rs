@@ -1,10 +1,10 @@
-//! Sharing the memory of other libraries' arrays without a copy.
+//! Shares the memory of arrays from other libraries without a copy.
 //!
 //! An array may be in memory that this library allocated (for example for torch or CuPy) or opened
-//! from a handle. It may also be in an allocation that the array's own library made with the
-//! driver. Each call makes one shared memory for each allocation that contains arrays, so importers
-//! open a tree of hundreds of tensors with one handle. The owners of the arrays are kept alive
-//! until this process has released that memory and no other process has it open.
+//! from a handle. It may also be in memory that the array's own library got from the driver.
+//! [`adopt_all`] creates one shared memory for each allocation that contains arrays. Importers can
+//! therefore open a tree of hundreds of tensors with one handle. The arrays' owners stay alive
+//! until this process has released the shared memory and no other process has it open.
 
 use super::description::Foreign;
 use super::owners::{self, Owners};
@@ -20,14 +20,16 @@ use std::collections::HashMap;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The allocations of a context that were adopted and are still in use, by address.
+/// The adopted driver allocations of one context (by address) and its loans, as far as they are
+/// still in use.
 #[derive(Default)]
 pub(crate) struct Wholes(
     Mutex<HashMap<usize, Whole>>,
     Mutex<HashMap<Loan, Weak<SharedMemory>>>,
 );
 
-/// The key of a loan: the address of the memory, and the addresses of the owner objects.
+/// The key of a loan: the address of the lent [`Memory`] object, and the addresses of the owner
+/// objects.
 type Loan = (usize, Vec<usize>);
 
 struct Whole {
@@ -35,31 +37,33 @@ struct Whole {
     allocation: DriverAllocation,
 }
 
-/// The memory that contains several arrays of one call.
+/// The memory that contains a group of arrays.
 enum Base {
-    /// Memory whose parts are not reused before all of it is freed. It is shared directly.
+    /// Memory that is freed only as a whole. It is shared directly.
     Kept(Arc<SharedMemory>),
-    /// Memory that an allocator divides and reuses. The part with the arrays is lent, and the loan
-    /// keeps the arrays' owners alive.
+    /// Memory that belongs to an allocator, which divides it and reuses the parts. It is shared
+    /// through a loan that keeps the arrays' owners alive, so that the arrays' bytes are not
+    /// reused.
     Recycled(Arc<Memory>),
-    /// One allocation of the driver, or several adjacent ones, as in torch's expandable segments.
-    /// Its library may reuse parts of it, so the part with the arrays is lent.
+    /// One driver allocation, or several adjacent ones (for example, torch's expandable segments).
+    /// The library that allocated it may reuse its parts, so it is also shared through a loan.
     Driver { number: u64, is_one: bool },
 }
 
-/// Arrays that are in the same memory.
+/// A group of arrays that are in the same memory.
 struct Group {
     base: Base,
     start: usize,
     end: usize,
-    /// The indexes of the arrays in the call's list.
+    /// The indexes of the group's arrays in the argument `arrays` of [`adopt_all`].
     members: Vec<usize>,
 }
 
-/// Makes arrays of shared memory from other libraries' arrays.
+/// Creates arrays in shared memory from arrays of other libraries, without copying their bytes.
 ///
-/// Returns an array for each of them, or the exception that says why other processes cannot access
-/// its memory. `owners` are the objects that keep the arrays' bytes alive.
+/// `owners` contains, for each array, the object that keeps the array's bytes alive. For each
+/// array, the result contains a shared array, or an exception that says why other processes cannot
+/// access the array's memory.
 #[pyfunction]
 pub(crate) fn adopt_all<'py>(
     py: Python<'py>,
@@ -80,7 +84,7 @@ pub(crate) fn adopt_all<'py>(
     };
     owners::let_go_now();
     let mut groups: Vec<Group> = Vec::new();
-    // Sorted by address, so that arrays in the same memory are adjacent.
+    // The order is by address, so that arrays in the same memory are adjacent.
     let mut order = Vec::from_iter(0..arrays.len());
     order.sort_unstable_by_key(|place| arrays[*place].get().first);
     for place in order {
@@ -110,7 +114,7 @@ pub(crate) fn adopt_all<'py>(
     }
     for group in groups {
         let mut owners = Vec::from_iter(group.members.iter().map(|place| &owners[*place]));
-        // Each owner is stored once, because many tensors share a storage.
+        // Store each owner only once, because many tensors may share one storage.
         owners.sort_unstable_by_key(|owner| owner.as_ptr());
         owners.dedup_by_key(|owner| owner.as_ptr());
         let lend = |memory: Arc<Memory>| context.1.lend(py, &context.0, &memory, &owners);
@@ -152,8 +156,8 @@ pub(crate) fn adopt_all<'py>(
         .collect())
 }
 
-/// Makes an array in the memory of `base`, with the layout of another library's array. The array's
-/// lowest byte is at offset `offset`.
+/// Creates an array in the memory of `base` that has the layout of another library's array. The new
+/// array's lowest byte is at byte `offset` of the memory.
 #[pyfunction]
 pub(crate) fn laid_over(base: &Array, array: &Foreign, offset: usize) -> PyResult<Array> {
     let layout = Layout {
@@ -165,7 +169,8 @@ pub(crate) fn laid_over(base: &Array, array: &Foreign, offset: usize) -> PyResul
 }
 
 impl Group {
-    /// Returns the memory that contains the bytes between two addresses.
+    /// Creates a group for the memory that contains the bytes from address `first` to address
+    /// `end`.
     fn around(context: &crosshandle::Context, first: usize, end: usize) -> Result<Self> {
         let len = end - first;
         if let Some(shared) = find_live(first, len, false) {
@@ -210,23 +215,24 @@ impl Group {
         }
     }
 
-    /// Extends the memory to address `end`, by allocations that follow it without a gap.
+    /// Extends the group's memory to address `end`, by driver allocations that follow it without a
+    /// gap. Fails if there is a gap, or if the memory is not from the driver.
     fn extend(&mut self, context: &crosshandle::Context, end: usize) -> Result<()> {
         if end <= self.end {
             return Ok(());
         }
         let Base::Driver { is_one, .. } = &mut self.base else {
             return Err(Error::InvalidArgument(
-                "the array goes beyond the end of the memory that it starts in".into(),
+                "the array extends beyond the end of the memory that it starts in".into(),
             ));
         };
-        // `self` changes only if all of the allocations exist.
+        // Change `self` only after all of the allocations were found.
         let mut reached = self.end;
         while reached < end {
             let next = allocation_at(context, reached)?;
             if next.address != reached {
                 return Err(Error::InvalidArgument(format!(
-                    "the array goes beyond the end of its allocation at {reached:#x}"
+                    "the array extends beyond the end of its allocation at {reached:#x}"
                 )));
             }
             reached += next.len;
@@ -240,14 +246,14 @@ fn allocation_at(context: &crosshandle::Context, address: usize) -> Result<Drive
     let found = context.allocation_at(ptr::without_provenance(address))?;
     found.filter(|found| found.len > 0).ok_or_else(|| {
         let device = context.device();
-        Error::InvalidArgument(format!("{address:#x} is no address of memory on {device}"))
+        Error::InvalidArgument(format!("address {address:#x} is not in memory on {device}"))
     })
 }
 
 impl Wholes {
-    /// Lends memory, and keeps the owners of its bytes alive as long as the loan is in use. If the
-    /// same loan is still in use, returns it, so that sharing the same arrays again creates nothing
-    /// new.
+    /// Lends memory. The loan keeps `owners` alive as long as it is in use. If a loan of the same
+    /// memory with the same owners is still in use, returns that loan instead of creating a new
+    /// one.
     fn lend(
         &self,
         py: Python<'_>,
@@ -258,8 +264,8 @@ impl Wholes {
         let addresses = owners.iter().map(|owner| owner.as_ptr().addr()).collect();
         let loan = (Arc::as_ptr(memory).addr(), addresses);
         let mut lent = self.1.lock().unwrap_or_else(PoisonError::into_inner);
-        // A live loan keeps the memory and the owners alive, so no other objects can have their
-        // addresses.
+        // A loan that is in use keeps its memory and its owners alive, so no other objects can have
+        // the addresses in its key.
         if let Some(known) = lent.get(&loan).and_then(Weak::upgrade) {
             return Ok(known);
         }
@@ -273,8 +279,9 @@ impl Wholes {
         Ok(made)
     }
 
-    /// Adopts one allocation, or several adjacent ones. If the same allocation was adopted before
-    /// and is still in use, returns that memory, because importers have it mapped already.
+    /// Wraps one driver allocation, or several adjacent ones, as shared memory. If the same
+    /// allocation was adopted before and is still in use, returns the existing memory, because
+    /// importers may have mapped it already.
     fn adopt(
         &self,
         context: &crosshandle::Context,
@@ -292,12 +299,14 @@ impl Wholes {
         }
         let start = NonNull::new(ptr::with_exposed_provenance_mut(allocation.address))
             .ok_or_else(|| Error::InvalidArgument("there is no memory at address 0".into()))?;
-        // SAFETY: each loan of the result keeps the owners of the arrays in it, and their library
-        // frees the allocation after the last owner has ended.
+        // SAFETY: the driver reported an allocation of `allocation.len` bytes at `start`. The
+        // result is used only through loans, which keep the owners of the arrays in the allocation
+        // alive. The library that allocated it frees it only after the last owner has been
+        // destroyed.
         let memory = Arc::new(unsafe { Memory::adopt(context, start, allocation.len)? });
         let mut wholes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Unused entries are removed only before the table grows, so that the cost of the search is
-        // amortized.
+        // Remove unused entries only before the table grows, so that the cost of searching for them
+        // is amortized.
         if wholes.len() == wholes.capacity() {
             wholes.retain(|_, whole| whole.memory.strong_count() > 0);
         }

@@ -1,8 +1,7 @@
-//! Allocators for other libraries, as C functions. The memory that they return can be shared
-//! without a copy.
+//! Allocators that other libraries call to get memory which can be shared without a copy.
 //!
-//! torch calls the two C functions below from any thread, with or without the interpreter's lock,
-//! and also during a stream capture. They use no Python.
+//! torch calls [`crosshandle_allocate`] and [`crosshandle_free`] from any thread, with or without
+//! the interpreter's lock, and also during a stream capture. Neither function uses Python.
 
 use crate::context::Context;
 use crate::error::Failure;
@@ -15,54 +14,57 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The context and the allocations of each CUDA device for which libraries allocate memory.
+/// The context and the allocations for each CUDA device, by the device's number.
 static DEVICES: Mutex<BTreeMap<c_int, PerDevice>> = Mutex::new(BTreeMap::new());
 
 struct PerDevice {
     context: crosshandle::Context,
-    /// Separate allocations, by address.
+    /// Allocations that are not parts of an arena, by address.
     single: HashMap<usize, Arc<SharedMemory>>,
     arenas: Vec<Arena>,
     next_arena: u64,
 }
 
-/// Memory that is freed after the device's work is done. If the driver refuses to wait for the
-/// work, the memory stays here, because the work may still use it.
+/// Memory that a library has freed, but that the device's pending work may still use. It is freed
+/// after that work is done.
 enum Late {
-    /// A part of an arena: the number of the device, and the address.
+    /// A part of an arena: the CUDA device's number, and the part's address.
     Part(c_int, usize),
-    /// A separate allocation.
+    /// An allocation that is not part of an arena.
     Whole { _memory: Arc<SharedMemory> },
 }
 
-/// Memory that is waiting to be freed, with the context whose work may still use it.
+/// Memory that waits to be freed, together with the context whose pending work may still use it.
 static LATE: Mutex<Vec<(crosshandle::Context, Late)>> = Mutex::new(Vec::new());
 
-/// Whether the interpreter is exiting. The driver and its libraries end in any order, so no memory
-/// is freed after this flag is set. The system frees the memory when the process ends.
+/// Whether the interpreter is exiting. The driver may shut down before the libraries that allocate
+/// memory, so no memory is freed after this flag is set. The operating system frees the memory when
+/// the process ends.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// Stops freeing memory, because the process is about to exit.
+/// Stops freeing memory in this process. Call it when the interpreter is about to exit.
 #[pyfunction]
 pub(crate) fn stop_freeing() {
     ENDS.store(true, Ordering::Relaxed);
 }
 
-/// Keeps an object alive until the process ends. torch calls an allocator even after the
-/// allocator's object has ended.
+/// Keeps an object alive until the process ends. torch may call an allocator even after the Python
+/// object for the allocator has been destroyed.
 #[pyfunction]
 pub(crate) fn keep_for_ever(object: Py<PyAny>) {
     std::mem::forget(object);
 }
 
-/// The alignment of addresses and lengths in an arena, in bytes, as drivers align allocations.
+/// The alignment in bytes of addresses and lengths in an arena. It equals the alignment of driver
+/// allocations.
 const ALIGN: usize = 512;
 
-/// A block of memory that is divided into allocations. Importers map the whole block once.
+/// A block of memory that is divided into allocations. An importer of any of these allocations maps
+/// the whole block once.
 struct Arena {
     number: u64,
-    /// Whether the pool that uses the arena has ended. If so, the arena makes no more allocations,
-    /// and is freed with its last allocation.
+    /// Whether `abandon_arena` was called for the arena. If so, it makes no more allocations, and
+    /// is freed together with its last allocation.
     is_abandoned: bool,
     memory: Arc<SharedMemory>,
     /// The lengths of the free parts, by offset.
@@ -83,7 +85,8 @@ impl Arena {
         }
     }
 
-    /// Allocates the first free part that is long enough. Returns its address.
+    /// Allocates `len` bytes from the first free part that is long enough. Returns the address of
+    /// the allocation, or `None` if no part is long enough.
     fn take(&mut self, len: usize) -> Option<usize> {
         if self.is_abandoned {
             return None;
@@ -99,7 +102,7 @@ impl Arena {
         Some(self.memory.address() + offset)
     }
 
-    /// Frees a part. Returns whether the part belongs to this arena.
+    /// Frees the allocation at `address`. Returns `false` if this arena has no allocation there.
     fn give(&mut self, address: usize) -> bool {
         let Some(offset) = address.checked_sub(self.memory.address()) else {
             return false;
@@ -126,10 +129,11 @@ fn copied((offset, len): (&usize, &usize)) -> (usize, usize) {
     (*offset, *len)
 }
 
-/// Selects the context that allocates memory for libraries on CUDA device `number`.
+/// Makes `context` allocate the memory that libraries request on CUDA device `number`. If a context
+/// was set before, that context is kept.
 ///
-/// Also allocates an arena of `reserve` bytes, unless `reserve` is 0. Later allocations are parts
-/// of the arena while they fit. Returns the number of the arena, for `abandon_arena`.
+/// If `reserve` is not 0, also allocates an arena of `reserve` bytes. Later allocations are taken
+/// from the arena if they fit. Returns the arena's number, for `abandon_arena`.
 #[pyfunction]
 pub(crate) fn serve_allocations(
     py: Python<'_>,
@@ -161,7 +165,8 @@ pub(crate) fn serve_allocations(
     }))
 }
 
-/// Stops allocations from an arena, and frees it when none of its parts is in use.
+/// Stops allocations from an arena on CUDA device `number`. The arena is freed when none of its
+/// parts is in use.
 #[pyfunction]
 pub(crate) fn abandon_arena(py: Python<'_>, number: c_int, arena: u64) {
     let unused = {
@@ -179,21 +184,21 @@ pub(crate) fn abandon_arena(py: Python<'_>, number: c_int, arena: u64) {
         std::mem::forget(unused);
         return;
     }
-    // The arenas are dropped after the lock is released, because the driver may need some time to
-    // free the memory.
+    // Drop the arenas after releasing the lock, because the driver may need some time to free their
+    // memory.
     py.detach(|| drop(unused));
 }
 
 impl PerDevice {
-    /// Removes and returns the unused arenas whose pools have ended. The caller must drop them
-    /// after it has released the lock.
+    /// Removes and returns the abandoned arenas that have no part in use. The caller must release
+    /// the lock on [`DEVICES`] before it drops them.
     fn take_unused(&mut self) -> Vec<Arena> {
         let is_unused = |arena: &mut Arena| arena.is_abandoned && arena.used.is_empty();
         self.arenas.extract_if(.., is_unused).collect()
     }
 
-    /// Frees a part of an arena, and returns the arenas that the caller must drop. Returns `None`
-    /// if the address is in no arena.
+    /// Frees the part of an arena at `address`. Returns the arenas that are now unused, which the
+    /// caller must drop. Returns `None` if no arena has a part at `address`.
     fn give(&mut self, address: usize) -> Option<Vec<Arena>> {
         let mut arenas = self.arenas.iter_mut();
         let is_given = arenas.any(|arena| arena.give(address));
@@ -201,8 +206,8 @@ impl PerDevice {
     }
 }
 
-/// Allocates memory of CUDA device `device`. Returns null if there is too little memory, or no
-/// context serves that device.
+/// Allocates `len` bytes on CUDA device `device`. Returns null if there is too little memory or if
+/// [`serve_allocations`] was not called for that device.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn crosshandle_allocate(
     len: isize,
@@ -226,13 +231,13 @@ pub(crate) extern "C" fn crosshandle_allocate(
         devices.get_mut(&device)?.single.insert(address, shared);
         Some(address)
     };
-    // The caller is C code, so no panic may reach it.
+    // C code calls this function, so no panic may leave it.
     let address = catch_unwind(AssertUnwindSafe(allocate)).ok().flatten();
     address.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
 }
 
-/// Frees memory that [`crosshandle_allocate`] returned, and ignores any other address. Processes
-/// that have opened the memory keep it.
+/// Frees memory that [`crosshandle_allocate`] returned. Ignores any other address. Processes that
+/// have opened the memory keep it open.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn crosshandle_free(
     memory: *mut c_void,
@@ -257,23 +262,25 @@ pub(crate) extern "C" fn crosshandle_free(
         finish_uses(&context, late);
         Some(())
     };
-    // The caller is C code, so no panic may reach it. It cannot handle a failure of the driver
-    // either.
+    // C code calls this function, so no panic may leave it. The C code cannot handle a driver error
+    // either, so ignore errors.
     let _ = catch_unwind(AssertUnwindSafe(free));
 }
 
-/// Waits until no work of a context can use some memory, and frees that memory.
+/// Waits for the context's pending work, and then frees the memory `late` and all memory that
+/// earlier calls could not free.
 ///
-/// The driver's own functions that free memory wait in the same way. The wait does not disturb
-/// stream captures. If the driver refuses to wait, the memory is kept until the next call.
+/// The driver's own functions that free memory wait in the same way. The wait does not invalidate
+/// stream captures. If the driver refuses to wait, the memory stays in [`LATE`] until the next
+/// call.
 fn finish_uses(context: &crosshandle::Context, late: Late) {
     let late_of = |all: &mut Vec<(crosshandle::Context, Late)>| {
         let is_of_it = |(of, _): &mut (crosshandle::Context, Late)| of.is_same(context);
         Vec::from_iter(all.extract_if(.., is_of_it).map(|(_, late)| late))
     };
     {
-        // Every entry that is taken below was queued before the wait, so the wait covers all work
-        // that may use it.
+        // Each entry that is taken below was added before the wait, so the wait covers all work
+        // that may use its memory.
         let mut all = LATE.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((context.clone(), late));
     }
@@ -282,7 +289,7 @@ fn finish_uses(context: &crosshandle::Context, late: Late) {
         late_of(&mut all)
     };
     match context.synchronize() {
-        // Without a driver, only the program's own threads use the memory.
+        // Without a driver, no device has pending work that uses the memory.
         Ok(()) | Err(crosshandle::Error::Unsupported(_)) => {}
         Err(_) => {
             let mut all = LATE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -297,12 +304,13 @@ fn finish_uses(context: &crosshandle::Context, late: Late) {
             let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
             devices.get_mut(&device).and_then(|of| of.give(address))
         };
-        // The memory is dropped after the lock is released.
+        // Drop the arenas after releasing the lock.
         drop(unused);
     }
 }
 
-/// Memory for an allocator that is written in Python. It is freed on drop.
+/// One allocation for an allocator that is written in Python. Dropping this object frees the memory
+/// after the device's pending work is done.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct Block(Arc<SharedMemory>);
 
@@ -316,7 +324,8 @@ impl Drop for Block {
             _memory: Arc::clone(&self.0),
         };
         let context = &self.0.context;
-        // The work may need another Python thread, so release the interpreter's lock.
+        // The pending work may need another Python thread, so release the interpreter's lock while
+        // waiting.
         Python::try_attach(|py| py.detach(|| finish_uses(context, late)));
     }
 }
@@ -331,7 +340,7 @@ impl Block {
         Ok(Self(SharedMemory::for_allocator(memory, context.clone())))
     }
 
-    /// The address of the first byte.
+    /// The address of the block's first byte.
     #[getter]
     fn address(&self) -> usize {
         self.0.address()

@@ -1,4 +1,4 @@
-//! Arrays of libraries that support the buffer protocol.
+//! Describes arrays through Python's buffer protocol.
 
 use super::description::{Foreign, Place};
 use super::interface::{is_swapped, swapped};
@@ -11,27 +11,29 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::slice;
 
-/// A view of another library's array. It is released on drop.
+/// A buffer view of another library's array. Dropping it releases the view.
 struct View(Box<ffi::Py_buffer>);
 
 impl View {
     fn of(value: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut view = Box::new(MaybeUninit::<ffi::Py_buffer>::uninit());
-        // SAFETY: `value` is an object, and the call fills the view if it returns 0.
+        // SAFETY: `value` is a live object, and the pointer to `view` can be written. The function
+        // fills the view if it returns 0.
         let got = unsafe {
             ffi::PyObject_GetBuffer(value.as_ptr(), view.as_mut_ptr(), ffi::PyBUF_FULL_RO)
         };
         if got != 0 {
             return Err(PyErr::fetch(value.py()));
         }
-        // SAFETY: the call above has filled the view.
+        // SAFETY: `PyObject_GetBuffer` returned 0, so it has filled the view.
         Ok(Self(unsafe { view.assume_init() }))
     }
 
     fn dtype(&self) -> PyResult<Dtype> {
         let format = match self.0.format.is_null() {
             true => "B".into(),
-            // SAFETY: the view's owner keeps the text until the view is released.
+            // SAFETY: `format` is not null. It points to a C string that the view's owner keeps
+            // until the view is released.
             false => unsafe { CStr::from_ptr(self.0.format) }.to_string_lossy(),
         };
         let dtype = Dtype::from_format(&format, self.0.itemsize as usize);
@@ -43,11 +45,13 @@ impl View {
         })
     }
 
-    /// Returns the sizes or strides at `start`.
+    /// Returns the view's list of sizes, strides or suboffsets that `start` points to. Returns an
+    /// empty list if `start` is null.
     fn numbers(&self, start: *const ffi::Py_ssize_t) -> &[ffi::Py_ssize_t] {
         match start.is_null() || self.0.ndim <= 0 {
             true => &[],
-            // SAFETY: the flags of the request guarantee a number for each dimension.
+            // SAFETY: `start` is not null. The view was requested with `PyBUF_FULL_RO`, so `start`
+            // points to one number for each dimension.
             false => unsafe { slice::from_raw_parts(start, self.0.ndim as usize) },
         }
     }
@@ -55,24 +59,24 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: the view was filled, and is released once. The thread that drops it holds the
-        // interpreter's lock.
+        // SAFETY: `of` has filled the view, and this is the only release. The dropping thread holds
+        // the interpreter's lock.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
 
-/// The result of describing an object by the buffer protocol.
+/// The result of describing an object through the buffer protocol.
 pub(super) enum Found {
     Array(Foreign),
-    /// The elements cannot be shared through the buffer protocol.
+    /// The object has a buffer, but its elements cannot be shared. Contains the reason.
     Refused(PyErr),
     NoBuffer,
 }
 
-/// Describes an array that has a buffer.
+/// Describes an array through the buffer protocol.
 pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Found> {
-    // The description holds the view, because some objects cannot move or free their bytes while a
-    // view of them exists.
+    // The description holds a memoryview, because some objects (such as `bytearray`) move or free
+    // their bytes unless a view exists.
     let Ok(held) = PyMemoryView::from(value) else {
         return Ok(Found::NoBuffer);
     };

@@ -1,11 +1,11 @@
-//! Access to the bytes of other libraries' arrays, for a store that copies them.
+//! Direct access to the bytes of other libraries' arrays. A store copies these bytes.
 
 use super::description::{Foreign, Place};
 use crosshandle::{Access, MemoryRange};
 use std::ptr::{self, NonNull};
 use std::slice;
 
-/// The bytes of an array without gaps.
+/// The bytes of an array that has no gaps.
 pub(crate) enum Bytes<'a> {
     Host(&'a [u8]),
     /// Bytes on a GPU, or `None` for an array without elements.
@@ -13,7 +13,7 @@ pub(crate) enum Bytes<'a> {
 }
 
 impl Foreign {
-    /// Returns the array's bytes, or `None` if there are gaps between them.
+    /// Returns the array's bytes, or `None` if the array has gaps.
     ///
     /// # Safety
     /// Until the last use of the result, the caller must keep `self` alive and ensure that no
@@ -25,8 +25,8 @@ impl Foreign {
         let len = self.layout.elements() * self.layout.dtype.bytes();
         if self.place != Place::Host {
             let first = NonNull::new(ptr::with_exposed_provenance_mut(self.first));
-            // SAFETY: the array's library says that these bytes belong to the array, and `self`
-            // holds the array's owner.
+            // SAFETY: the array's library reported that the `len` bytes from `first` belong to the
+            // array. `self` holds the owner, which keeps them alive.
             let range =
                 |first| unsafe { MemoryRange::from_raw_parts(first, len, Access::ReadOnly) };
             return Some(Bytes::Device(first.filter(|_| len > 0).map(range)));
@@ -35,8 +35,9 @@ impl Foreign {
         if len == 0 || first.is_null() {
             return Some(Bytes::Host(&[]));
         }
-        // SAFETY: the array's library says that these bytes belong to the array. `self` holds the
-        // array's owner, and the caller promises that no thread writes to the bytes.
+        // SAFETY: the array's library reported that the `len` bytes from `first` belong to the
+        // array. `self` holds the owner, which keeps them alive. The caller guarantees that no
+        // thread writes to them.
         Some(Bytes::Host(unsafe { slice::from_raw_parts(first, len) }))
     }
 }

@@ -1,4 +1,4 @@
-//! Arrays of libraries that support DLPack.
+//! Describes arrays through DLPack capsules.
 
 use super::description::{Foreign, Place};
 use super::interface::is_never_written;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::slice;
 
-/// Describes an array that has a `__dlpack__` method. Returns `None` if the object has no such
+/// Describes an array through its `__dlpack__` method. Returns `None` if the object has no such
 /// method.
 pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     if value.getattr_opt("__dlpack__")?.is_none() {
@@ -22,19 +22,21 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let options = PyDict::new(py);
     options.set_item("max_version", dlpack::VERSION)?;
     if place != Place::Host && !never_written {
-        // The value -1 requests no wait. The program's event signals when the bytes are ready.
+        // The value -1 tells the library not to wait. The program's own event signals when the
+        // bytes are ready.
         options.set_item("stream", -1)?;
     }
     let capsule = match value.call_method("__dlpack__", (), Some(&options)) {
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
-            // An older library does not accept the argument `max_version`.
+            // Older libraries do not accept the argument `max_version`.
             options.del_item("max_version")?;
             value.call_method("__dlpack__", (), Some(&options))?
         }
         capsule => capsule?,
     };
     let (tensor, read_only) = tensor(&capsule)?;
-    // SAFETY: this function holds the capsule, which keeps the data that the tensor points to.
+    // SAFETY: DLPack requires that `shape` and `strides` are null or have a number for each
+    // dimension. This function holds the capsule, which keeps them alive.
     let described = unsafe {
         of_tensor(
             tensor,
@@ -46,12 +48,12 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     described.map(Some)
 }
 
-/// Converts a DLPack tensor on the device that its library reports. `owner` is the object that
-/// keeps the bytes.
+/// Converts a DLPack tensor to a description. `place` is the device that the tensor's library has
+/// reported. `owner` is the object that keeps the bytes alive.
 ///
 /// # Safety
-/// The caller must ensure that `shape` and `strides` are null, or point to a number for each
-/// dimension.
+/// The caller must ensure that the tensor's `shape` and `strides` each are null or point to a
+/// number for each dimension.
 pub(super) unsafe fn of_tensor(
     tensor: &dlpack::Tensor,
     place: Place,
@@ -72,8 +74,8 @@ pub(super) unsafe fn of_tensor(
     };
     let numbers = |start: *const i64| match start.is_null() || dimensions == 0 {
         true => None,
-        // SAFETY: `start` is not null, so the caller promises that it points to a number for each
-        // dimension.
+        // SAFETY: `start` is the tensor's `shape` or `strides` and is not null, so the caller
+        // guarantees that it points to a number for each dimension.
         false => Some(unsafe { slice::from_raw_parts(start, dimensions) }),
     };
     let shape = numbers(tensor.shape).unwrap_or_default().iter();
@@ -91,13 +93,14 @@ pub(super) unsafe fn of_tensor(
     Foreign::new(place, address, dtype, shape, strides, read_only, owner)
 }
 
-/// Returns the tensor of a capsule, and whether it must not be written. The capsule does not
-/// change, so dropping it frees the tensor.
+/// Returns the tensor in a capsule, and whether the tensor is read-only. The capsule still owns the
+/// tensor and frees it on drop.
 fn tensor<'a>(capsule: &'a Bound<'_, PyAny>) -> PyResult<(&'a dlpack::Tensor, bool)> {
     let pointer = capsule.as_ptr();
     let [versioned, unversioned] = dlpack::NEW_CAPSULES;
-    // SAFETY: the call accepts any object. A capsule with this name contains the structure that
-    // DLPack defines, which lives as long as the capsule.
+    // SAFETY: `PyCapsule_IsValid` accepts any object. DLPack requires that a capsule with one of
+    // these names points to the corresponding structure, and that the structure lives as long as
+    // the capsule.
     unsafe {
         if ffi::PyCapsule_IsValid(pointer, versioned.as_ptr()) == 1 {
             let held = ffi::PyCapsule_GetPointer(pointer, versioned.as_ptr());

@@ -1,4 +1,4 @@
-//! Copies of other libraries' arrays into shared memory.
+//! Copies other libraries' arrays into shared memory.
 
 use super::description::{Foreign, Place};
 use crate::array::{Array, Dtype, Layout};
@@ -9,15 +9,17 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::ptr::{self, NonNull};
 
-/// Size of the pieces in which host memory is filled, in bytes.
+/// Maximum size in bytes of the pieces in which host memory is filled, unless the pattern itself is
+/// larger.
 const CHUNK: usize = 1 << 16;
 
-/// Maximum number of contiguous runs of a device array that this module copies. Arrays with more
-/// gaps are copied by their own library, because one kernel is faster than that many copy commands.
+/// Maximum number of contiguous runs in a device array that this module copies. An array with more
+/// runs must be copied by its own library, because one kernel is faster than that many copy
+/// commands.
 const MAX_DEVICE_RUNS: usize = 1 << 16;
 
-/// Copies another library's array into new memory of a context on the array's device. The bytes of
-/// an array on a GPU must be ready.
+/// Copies another library's array into new memory. `context` must be on the array's device. The
+/// caller must wait until the bytes of a GPU array are ready.
 #[pyfunction]
 pub(crate) fn copied(
     py: Python<'_>,
@@ -27,8 +29,8 @@ pub(crate) fn copied(
     copy(py, context, array.get())
 }
 
-/// Waits until an array's bytes are ready, and copies it into new memory of a context on the
-/// array's device.
+/// Waits until an array's bytes are ready, and then copies the array into new memory. `context`
+/// must be on the array's device.
 #[pyfunction]
 pub(crate) fn copied_array(
     py: Python<'_>,
@@ -61,19 +63,19 @@ fn copy(py: Python<'_>, context: &Context, foreign: &Foreign) -> PyResult<Array>
     let from = ptr::with_exposed_provenance::<u8>(foreign.first);
     let to = made.memory.memory.as_ptr();
     runs.each(|offset, place| {
-        // SAFETY: the array's library says that these bytes belong to the array, and `array` holds
-        // their owner. The addresses of the elements were checked when the array was described. The
-        // new memory has as many bytes as the elements, and only this function has it.
+        // SAFETY: the array's library reported that these bytes belong to the array, and `foreign`
+        // holds their owner. `Foreign::new` checked that every run is inside them. The new memory
+        // has room for all elements, and only this function has it.
         unsafe { ptr::copy_nonoverlapping(from.add(offset), to.add(place), runs.len) };
         Ok(())
     })?;
     Ok(made)
 }
 
-/// The contiguous runs of an array that has elements.
+/// The contiguous runs in an array. The array has at least one element.
 struct Runs<'a> {
     layout: &'a Layout,
-    /// The number of dimensions whose neighbouring elements are not adjacent in memory.
+    /// The number of leading dimensions that a run does not cover.
     outer: usize,
     /// The size of each run in bytes.
     len: usize,
@@ -94,8 +96,8 @@ impl<'a> Runs<'a> {
         self.layout.shape[..self.outer].iter().product()
     }
 
-    /// Calls a function for each run, with the run's offset from the lowest byte and its offset in
-    /// the copy.
+    /// Calls `call` for each run with two offsets in bytes: the run's offset from the array's
+    /// lowest byte, and the run's offset in the copy.
     fn each(&self, mut call: impl FnMut(usize, usize) -> crosshandle::Result<()>) -> PyResult<()> {
         let (shape, strides) = (&self.layout.shape, &self.layout.strides);
         let mut index = vec![0; self.outer];
@@ -115,8 +117,8 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Makes an array in new memory of a context, and fills it with a repeated pattern of one or more
-/// elements.
+/// Creates an array in new memory and fills it with a repeated pattern. `element` contains the
+/// bytes of the pattern. The size of the array must be a multiple of the size of the pattern.
 #[pyfunction]
 pub(crate) fn filled(
     py: Python<'_>,
@@ -144,7 +146,7 @@ pub(crate) fn filled(
             queue.submit(Command::fill(memory.range(..len)?, element)?)?;
             return queue.finish();
         }
-        // The pattern is written in pieces that fit into a processor's cache.
+        // Write the pattern in pieces that fit into the processor's cache.
         let piece = element.repeat((CHUNK / element.len()).max(1));
         let mut offset = 0;
         while offset < len {
@@ -158,7 +160,7 @@ pub(crate) fn filled(
     Ok(made)
 }
 
-/// Copies a contiguous array of this package into new memory of a context on any device.
+/// Copies a contiguous `crosshandle.Array` into new memory. `context` may be on any device.
 #[pyfunction]
 pub(crate) fn moved(py: Python<'_>, context: &Context, array: &Array) -> PyResult<Array> {
     if !array.layout.is_contiguous() {
@@ -172,7 +174,8 @@ pub(crate) fn moved(py: Python<'_>, context: &Context, array: &Array) -> PyResul
     if len == 0 {
         return Ok(made);
     }
-    // If the source or the destination is on a device, use a queue of that device.
+    // If the destination is in host memory, use a queue on the source's device. Otherwise use a
+    // queue on the destination's device.
     let on = match made.memory.memory.bytes() {
         Ok(_) => &array.memory.context,
         Err(_) => &context.0,
@@ -190,7 +193,7 @@ pub(crate) fn moved(py: Python<'_>, context: &Context, array: &Array) -> PyResul
     Ok(made)
 }
 
-/// Copies with a queue, and waits until the copy is done.
+/// Copies a device array run by run with a new queue, and waits until the copy is done.
 fn on_device(
     py: Python<'_>,
     context: &Context,
@@ -209,15 +212,15 @@ fn on_device(
         let Some(first) = NonNull::new(first) else {
             return Ok(());
         };
-        // SAFETY: the array's library says that these bytes belong to the array, and `array` holds
-        // their owner until the copy is done.
+        // SAFETY: the array's library reported that these bytes belong to the array. `foreign`
+        // holds their owner until this function returns, which is after the copy is done.
         let from = unsafe { MemoryRange::from_raw_parts(first, runs.len, Access::ReadOnly) };
         let to = made.memory.memory.range(place..place + runs.len)?;
         queue.submit(Command::copy(from, to)?)?;
         Ok(())
     });
-    // Wait even after an error, and even if the user presses Ctrl-C: the owner must be held until
-    // the submitted work is done.
+    // Wait even after an error, and do not check for Ctrl-C: the owner must be held until the
+    // submitted copies are done.
     py.detach(|| queue.finish()).map_err(Failure::from)?;
     submitted
 }

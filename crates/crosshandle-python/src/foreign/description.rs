@@ -1,4 +1,4 @@
-//! Descriptions of other libraries' arrays.
+//! The description of an array from another library.
 
 use super::{buffer, capsule, interface, torch};
 use crate::array::{Dtype, Layout, MAX_DIMENSIONS};
@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-/// The device that an array's bytes are on, as its library reports it.
+/// The device that contains an array's bytes, according to the array's library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     Host,
@@ -18,13 +18,14 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Returns the place for DLPack's type and number of a device.
+    /// Converts DLPack's device type and device number.
     pub(super) fn from_dlpack(kind: i32, number: i32) -> PyResult<Self> {
         match (kind, u32::try_from(number)) {
-            // Pinned memory belongs to the host too.
+            // 3 and 11 are pinned memory, which the host can access.
             (1 | 3 | 11, _) => Ok(Self::Host),
             (2, Ok(number)) => Ok(Self::Cuda(number)),
-            // The driver will refuse managed memory with an error that gives the reason.
+            // 13 is CUDA managed memory. It cannot be shared, and the driver's error will give the
+            // reason.
             (13, _) => Ok(Self::SomeCuda),
             (14, _) => Ok(Self::SomeSycl),
             _ => Err(PyTypeError::new_err(format!(
@@ -34,15 +35,16 @@ impl Place {
     }
 }
 
-/// A description of another library's array, with the object that keeps its bytes alive.
+/// A description of an array from another library, together with the object that keeps the array's
+/// bytes alive.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct Foreign {
     pub(super) place: Place,
-    /// The address of the lowest byte.
+    /// The address of the array's lowest byte.
     pub(super) first: usize,
-    /// The number of bytes from the lowest byte to the highest one, both included.
+    /// The number of bytes from the lowest byte to the highest byte, inclusive.
     pub(super) len: usize,
-    /// The layout of the elements, relative to the lowest byte.
+    /// The layout of the elements. Its offset is relative to the lowest byte.
     pub(super) layout: Layout,
     pub(super) read_only: bool,
     /// The object that keeps the bytes alive.
@@ -51,7 +53,8 @@ pub(crate) struct Foreign {
 
 impl Foreign {
     /// Creates a description. `address` is the address of the first element. `strides` are in
-    /// bytes, and `None` stands for an array without gaps.
+    /// bytes. `None` means an array without gaps. Fails if the bytes do not fit into the address
+    /// space.
     pub(crate) fn new(
         place: Place,
         address: usize,
@@ -93,8 +96,8 @@ impl Foreign {
 
 #[pymethods]
 impl Foreign {
-    /// The name of the device. It is `cuda` or `sycl` if the library does not say which device it
-    /// is.
+    /// The name of the device, such as `cuda:0`. If the library does not report the device's
+    /// number, the name is `cuda` or `sycl`.
     #[getter]
     fn device(&self) -> String {
         match self.place {
@@ -105,33 +108,35 @@ impl Foreign {
         }
     }
 
-    /// The name of the element type.
+    /// The name of the element type, such as `float32`.
     #[getter]
     fn dtype(&self) -> String {
         self.layout.dtype.to_string()
     }
 
-    /// The size of each dimension, in elements.
+    /// The number of elements in each dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.layout.shape)
     }
 
-    /// The object that keeps the bytes alive, according to the library's protocol.
+    /// The object that keeps the array's bytes alive, according to the protocol that described the
+    /// array.
     #[getter]
     fn owner(&self, py: Python<'_>) -> Py<PyAny> {
         self.owner.clone_ref(py)
     }
 
-    /// The address of the lowest byte.
+    /// The address of the array's lowest byte.
     #[getter]
     fn address(&self) -> usize {
         self.first
     }
 }
 
-/// Describes an array of another library. Uses torch's own attributes, `__cuda_array_interface__`,
-/// `__sycl_usm_array_interface__`, the buffer protocol, DLPack or `__array_interface__`.
+/// Describes an array from another library. Uses the first of these that the array supports:
+/// torch's own interface, `__cuda_array_interface__`, `__sycl_usm_array_interface__`, the buffer
+/// protocol, DLPack or `__array_interface__`. Raises `TypeError` if it supports none.
 #[pyfunction]
 pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     if let Some(tensor) = torch::describe(value)? {
@@ -152,7 +157,7 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     match capsule::describe(value) {
         Ok(Some(array)) => return Ok(array),
         Ok(None) => {}
-        // `__array_interface__` may support the element type even if this protocol does not.
+        // `__array_interface__` may support the element type even if DLPack does not.
         Err(error) => match interface::host(value)? {
             Some(array) => return Ok(array),
             None => return Err(refused.unwrap_or(error)),

@@ -1,6 +1,6 @@
-//! Arrays of libraries that have DLPack's table of C functions, through which arrays are exchanged
-//! without calling Python. See <https://dmlc.github.io/dlpack/latest/python_spec.html>. torch has
-//! such a table since version 2.10. The table for this module's arrays is in `array/exchange.rs`.
+//! Exchanges arrays with torch through DLPack's table of C functions, without calling Python code.
+//! See <https://dmlc.github.io/dlpack/latest/python_spec.html>. torch has such a table since
+//! version 2.10. `array/exchange.rs` provides the table for `crosshandle.Array`.
 
 use super::capsule;
 use super::description::{Foreign, Place};
@@ -12,10 +12,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use std::mem::MaybeUninit;
 
-/// Describes an instance of torch's tensor class.
+/// Describes a torch tensor through the C functions of torch's tensor class.
 ///
-/// Returns `None` if the class has no table of a supported version, or if the table's function
-/// refuses the array. `owner` is the object that keeps the bytes alive.
+/// Returns `None` if torch provides no function table in a supported version, or if its function
+/// rejects the tensor. `owner` is the object that keeps the bytes alive.
 pub(super) fn describe(
     array: &Bound<'_, PyAny>,
     class: &Bound<'_, PyAny>,
@@ -29,43 +29,47 @@ pub(super) fn describe(
         return Ok(None);
     }
     let mut tensor = MaybeUninit::<Tensor>::zeroed();
-    // SAFETY: the object is an instance of the class or of a subclass, and the caller holds the
-    // interpreter's lock.
+    // SAFETY: `array` is an instance of the tensor class or of a subclass, `tensor` can be written,
+    // and the caller holds the interpreter's lock.
     let failed = unsafe { function(array.as_ptr().cast(), tensor.as_mut_ptr()) } != 0;
     if failed {
         drop(PyErr::take(py));
         return Ok(None);
     }
-    // SAFETY: the function has filled it in, and zeros are a valid tensor too.
+    // SAFETY: the memory was zeroed, and zeros are a valid `Tensor`. The function has filled in the
+    // fields.
     let tensor = unsafe { tensor.assume_init() };
     let Ok(place) = Place::from_dlpack(tensor.device_type, tensor.device_id) else {
         return Ok(None);
     };
-    // SAFETY: the array, which is borrowed, keeps its sizes.
+    // SAFETY: `array` keeps the sizes and strides that the tensor points to, and it is borrowed
+    // during this call.
     let described = unsafe { capsule::of_tensor(&tensor, place, false, owner.clone_ref(py)) };
     Ok(described.ok())
 }
 
-/// Returns whether an object has the memory layout of a class's instances.
+/// Returns whether an object is truly an instance of a class, with the memory layout of that class.
 ///
-/// `isinstance` is not enough: it is also true for a proxy that only claims the class, and the
-/// library's functions would read the proxy's memory as a tensor.
+/// `isinstance` is not enough. It is also true for a proxy object that only claims the class, and
+/// torch's C functions would read the proxy's memory as a tensor.
 fn is_made_of(array: &Bound<'_, PyAny>, class: &Bound<'_, PyAny>) -> bool {
     let Ok(class) = class.cast::<PyType>() else {
         return false;
     };
-    // SAFETY: both the object and the type are alive.
+    // SAFETY: both pointers are to live objects, and the second one is a type.
     unsafe { ffi::PyObject_TypeCheck(array.as_ptr(), class.as_type_ptr()) != 0 }
 }
 
-/// Returns the table of torch's tensor class. Searches for it once.
+/// Returns the DLPack function table that torch's tensor class provides, or `None`. Searches for
+/// the table only once per process.
 fn known(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static Functions>> {
     static KNOWN: PyOnceLock<Option<&'static Functions>> = PyOnceLock::new();
     Ok(*KNOWN.get_or_try_init(class.py(), || find(class))?)
 }
 
-/// Makes a torch tensor from a managed tensor. Does not wait for any stream. Returns `None` if
-/// torch has no table of a supported version. The strides of the array must be acceptable to torch.
+/// Creates a torch tensor from a DLPack tensor that `make` creates. Does not wait for any stream.
+/// Returns `None` if torch provides no function table in a supported version. The tensor's strides
+/// must not be negative, because torch does not support that.
 pub(crate) fn torch_tensor<'py>(
     py: Python<'py>,
     make: impl FnOnce() -> PyResult<*mut dlpack::Versioned>,
@@ -79,34 +83,36 @@ pub(crate) fn torch_tensor<'py>(
         return Ok(None);
     };
     let mut made = std::ptr::null_mut();
-    // SAFETY: the function takes the new tensor, whatever it returns. The caller holds the
-    // interpreter's lock.
+    // SAFETY: `make` returns a valid tensor, and the function takes ownership of it even if it
+    // fails. `made` can be written, and the caller holds the interpreter's lock.
     let failed = unsafe { convert(make()?, &raw mut made) } != 0;
     if failed {
         return Err(PyErr::fetch(py));
     }
-    // SAFETY: the function has returned a new reference, or null with an exception set.
+    // SAFETY: `made` is a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, made.cast()).map(Some) }
 }
 
-/// Returns the table of a class, or `None` if it has no table of a supported version.
+/// Returns a class's DLPack function table, or `None` if the class provides none in a supported
+/// version.
 fn find(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static Functions>> {
     let Some(capsule) = class.getattr_opt("__dlpack_c_exchange_api__")? else {
         return Ok(None);
     };
     let name = NAME.as_ptr();
-    // SAFETY: the call accepts any object.
+    // SAFETY: `PyCapsule_IsValid` accepts any object.
     if unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), name) } != 1 {
         return Ok(None);
     }
-    // SAFETY: the check above shows that this is a capsule of that name.
+    // SAFETY: `PyCapsule_IsValid` has shown that this is a capsule with that name.
     let mut found: *const Header =
         unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), name) }.cast();
-    // SAFETY: a capsule of this name contains a table that lives as long as the process. The same
-    // is true for each table that it links to.
+    // SAFETY: DLPack requires that a capsule with this name points to a table that lives as long as
+    // the process. The same holds for each table that the header links to. The last link is null.
     while let Some(header) = unsafe { found.as_ref() } {
         if header.version[0] == dlpack::VERSION[0] {
-            // SAFETY: a table of this version has the declared layout.
+            // SAFETY: DLPack requires that a table with this major version starts with the fields
+            // of `Functions`.
             return Ok(Some(unsafe { &*found.cast::<Functions>() }));
         }
         found = header.before;

@@ -1,5 +1,5 @@
-//! Arrays that describe themselves by the dictionaries `__cuda_array_interface__`,
-//! `__sycl_usm_array_interface__` and `__array_interface__`.
+//! Describes arrays through the attributes `__cuda_array_interface__`,
+//! `__sycl_usm_array_interface__` and `__array_interface__`, which are dictionaries.
 
 use super::description::{Foreign, Place};
 use crate::array::Dtype;
@@ -8,8 +8,9 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Returns the dictionary in an attribute, or `None` if there is none. Some libraries raise an
-/// exception for arrays that do not have the attribute, such as arrays that are not on a GPU.
+/// Returns an attribute that is a dictionary, or `None` if the object has no such attribute. Treats
+/// any exception as a missing attribute, because some libraries raise one for arrays that are not
+/// on a GPU.
 fn dictionary<'py>(
     value: &Bound<'py, PyAny>,
     attribute: &str,
@@ -29,7 +30,7 @@ fn needed<'py>(interface: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py
         .ok_or_else(|| PyValueError::new_err(format!("the array's interface has no {name:?}")))
 }
 
-/// Returns whether a type's name has the byte order that differs from this machine's.
+/// Returns whether the name of an element type specifies a byte order other than this machine's.
 pub(super) fn is_swapped(name: &str) -> bool {
     name.starts_with(match cfg!(target_endian = "little") {
         true => ['>', '!'],
@@ -37,7 +38,7 @@ pub(super) fn is_swapped(name: &str) -> bool {
     })
 }
 
-/// Returns the error for elements with another byte order.
+/// Returns the error for elements whose byte order is not this machine's.
 pub(crate) fn swapped(name: impl std::fmt::Display) -> PyErr {
     PyTypeError::new_err(format!(
         "elements of {name} are not in this machine's byte order: share \
@@ -45,8 +46,8 @@ pub(crate) fn swapped(name: impl std::fmt::Display) -> PyErr {
     ))
 }
 
-/// Converts a dictionary. Strides are in bytes, or in elements if `in_elements` is true. `keep` is
-/// the object that keeps the bytes alive.
+/// Converts an interface dictionary to a description. If `in_elements` is true, strides and offset
+/// are in elements, otherwise in bytes. `keep` is the array itself, which keeps its bytes alive.
 fn read(
     interface: &Bound<'_, PyDict>,
     place: Place,
@@ -61,7 +62,8 @@ fn read(
     let dtype = match Dtype::lookup(&text) {
         Some(dtype) => dtype,
         None if is_swapped(&text) => return Err(swapped(&text)),
-        // NumPy describes records, and types from other packages, as bytes without a type.
+        // For records and for types from other packages, the dictionary only says "raw bytes". The
+        // array's `dtype` attribute is more precise.
         None => match keep.getattr_opt("dtype")? {
             Some(dtype) => Dtype::of(&dtype)?,
             None => Dtype::of(&typestr)?,
@@ -98,45 +100,47 @@ fn read(
     )
 }
 
-/// Describes an array on a CUDA device. Returns `None` if it has no such interface.
+/// Describes an array through `__cuda_array_interface__`. Returns `None` if the object has no such
+/// attribute.
 pub(super) fn cuda(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let Some(interface) = dictionary(value, "__cuda_array_interface__")? else {
         return Ok(None);
     };
-    // The interface does not say which device the array is on, so ask DLPack.
+    // The interface does not contain the device's number, so use DLPack's device query.
     let named = value.call_method0("__dlpack_device__");
     let place = match named.and_then(|named| named.extract::<(i32, i32)>()) {
         Ok((kind, number)) => Place::from_dlpack(kind, number)?,
         Err(_) => Place::SomeCuda,
     };
     let mut array = read(&interface, place, false, value)?;
-    // A CuPy array refers to its memory object, so the array may end before the memory.
+    // A CuPy array keeps its bytes in a separate memory object. Holding that object is enough, even
+    // if the array is destroyed.
     let memory = value.getattr_opt("data")?;
     if let Some(memory) = memory.and_then(|data| data.getattr_opt("mem").ok().flatten()) {
         array.owner = memory.unbind();
     }
     if is_never_written(value)? {
         array.read_only = true;
-        // The capsule holds JAX's buffer, so JAX copies it when it is donated. The array itself
-        // could be donated while other processes read it.
+        // Hold a DLPack capsule instead of the array. JAX may reuse the buffer of an array that the
+        // program donates, but copies a buffer that a capsule holds.
         array.owner = value.call_method0("__dlpack__")?.unbind();
     }
     Ok(Some(array))
 }
 
-/// Waits until the bytes of an array in SYCL's unified shared memory are ready, and describes the
-/// array. Returns `None` if it has no such interface.
+/// Describes an array through `__sycl_usm_array_interface__`, after its bytes are ready. Returns
+/// `None` if the object has no such attribute.
 pub(super) fn sycl(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let Some(interface) = dictionary(value, "__sycl_usm_array_interface__")? else {
         return Ok(None);
     };
     let mut array = read(&interface, Place::SomeSycl, true, value)?;
-    // dpctl memory reports itself as read-only, but it is writable.
+    // A dpctl memory object reports itself as read-only although it is writable.
     if module_of(value)?.is_some_and(|name| name.starts_with("dpctl.memory")) {
         array.read_only = false;
     }
-    // An event of this package cannot wait for a SYCL queue, so wait for the queue here. `syclobj`
-    // may also be a context or a device.
+    // A crosshandle event cannot follow work on a SYCL queue, so wait for the queue here. `syclobj`
+    // may also be a context or a device, which need no wait.
     if let Some(queue) = item(&interface, "syclobj")?
         && queue.hasattr("wait")?
     {
@@ -145,27 +149,28 @@ pub(super) fn sycl(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     Ok(Some(array))
 }
 
-/// Describes an array on the host. Returns `None` if it has no such interface.
+/// Describes an array through `__array_interface__`. Returns `None` if the object has no such
+/// attribute.
 pub(super) fn host(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let interface = dictionary(value, "__array_interface__")?;
     let described = interface.map(|found| read(&found, Place::Host, false, value));
     described.transpose()
 }
 
-/// Returns whether an array's library requires that nothing writes to the array, as JAX does. If
-/// so, waits until the bytes are ready.
+/// Returns whether the array must never be written, which is true for JAX arrays. For such an
+/// array, first waits until its bytes are ready.
 pub(super) fn is_never_written(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     let module = module_of(value)?;
     let is_jax = module.is_some_and(|name| name.starts_with("jax"));
     if is_jax {
-        // JAX has no stream that could signal an event, so wait for the array here.
+        // JAX does not expose a stream that could signal an event, so wait for the array here.
         value.call_method0("block_until_ready")?;
     }
     Ok(is_jax)
 }
 
-/// Fails for an array with a mask or a unit. The array protocols do not carry these, so sharing the
-/// array would lose them silently.
+/// Fails if an array has a mask or a unit. The array protocols cannot express masks and units, so a
+/// shared array would silently lose them.
 #[pyfunction]
 pub(crate) fn check_whole(value: &Bound<'_, PyAny>) -> PyResult<()> {
     let class = value.get_type();
@@ -181,7 +186,7 @@ pub(crate) fn check_whole(value: &Bound<'_, PyAny>) -> PyResult<()> {
         }
     }
     for name in ["unit", "units"] {
-        // Some libraries raise an exception for certain values.
+        // Some libraries raise an exception when this attribute is read. Ignore it.
         let Ok(Some(unit)) = value.getattr_opt(name) else {
             continue;
         };

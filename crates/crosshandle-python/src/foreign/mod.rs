@@ -1,14 +1,14 @@
-//! Arrays of other libraries: their description, and how they are shared.
+//! Describes arrays from other libraries, and shares or copies their memory.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `description.rs` | the description of an array, from its library's protocol |
-//! | `buffer.rs`, `capsule.rs`, `exchange.rs`, `interface.rs`, `torch.rs` | the protocols |
+//! | `description.rs` | the description of an array, read through a protocol that its library supports |
+//! | `buffer.rs`, `capsule.rs`, `exchange.rs`, `interface.rs`, `torch.rs` | one array protocol each |
 //! | `adopt.rs` | sharing the memory of arrays without a copy |
-//! | `owners.rs` | the objects that keep that memory from being reused |
+//! | `owners.rs` | the objects that keep shared memory from being reused |
 //! | `allocator.rs` | allocators that torch and CuPy call |
 //! | `copy.rs` | copies of arrays that cannot be shared |
-//! | `bytes.rs` | the bytes of arrays, for a store |
+//! | `bytes.rs` | direct access to arrays' bytes, for a store that copies them |
 
 mod adopt;
 pub(crate) mod allocator;

@@ -1,4 +1,5 @@
-//! Owners of lent memory: Python objects that the library may release on any thread.
+//! Owners of lent memory: Python objects that keep the memory alive, and that the library may drop
+//! on any thread.
 
 use crosshandle::adapter_support::PerProcess;
 use pyo3::ffi;
@@ -10,14 +11,14 @@ use std::sync::{Mutex, PoisonError};
 
 /// Python objects that keep memory alive until this value is dropped.
 ///
-/// The library may drop this value in a driver's callback, on a thread that may or may not hold the
-/// interpreter's lock. So the drop itself does not touch the objects: it asks the main thread to
-/// release them soon.
+/// The library may drop this value in a driver callback, on a thread that may or may not hold the
+/// interpreter's lock. Therefore the drop only adds the objects to [`LEFT`], and asks the main
+/// thread to release them soon.
 pub(crate) struct Owners(pub(crate) Vec<Py<PyAny>>);
 
-/// Objects that the main thread must release.
+/// Objects that wait for the main thread to release them.
 static LEFT: PerProcess<Mutex<Vec<Py<PyAny>>>> = PerProcess::new(Mutex::default);
-/// Whether the main thread has been asked to release the objects.
+/// Whether the main thread has been asked to release the objects in [`LEFT`].
 static IS_ASKED: PerProcess<AtomicBool> = PerProcess::new(AtomicBool::default);
 
 impl Drop for Owners {
@@ -25,15 +26,15 @@ impl Drop for Owners {
         let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
         left.append(&mut self.0);
         drop(left);
-        // SAFETY: any thread may call this at any time.
+        // SAFETY: any thread may call `Py_IsInitialized` at any time.
         let is_there = unsafe { ffi::Py_IsInitialized() } != 0;
         if is_there && !IS_ASKED.swap(true, Ordering::SeqCst) {
-            // SAFETY: any thread may call this while the interpreter exists. The function ignores
-            // its argument.
+            // SAFETY: any thread may call `Py_AddPendingCall` while the interpreter is initialized.
+            // `let_go` ignores its argument, so null is valid.
             let refused = unsafe { ffi::Py_AddPendingCall(Some(let_go), ptr::null_mut()) } != 0;
             if refused {
-                // The queue of pending calls is full. The next drop asks again, or the next call of
-                // this module releases the objects.
+                // Python's queue of pending calls is full. The objects are released after the next
+                // drop, or by the next call to `adopt_all`.
                 IS_ASKED.store(false, Ordering::SeqCst);
             }
         }
@@ -41,16 +42,16 @@ impl Drop for Owners {
 }
 
 extern "C" fn let_go(_: *mut c_void) -> c_int {
-    // The interpreter calls this function, so it has not ended.
+    // The interpreter calls this function, so the interpreter still exists.
     Python::attach(|_| let_go_now());
     0
 }
 
-/// Releases all waiting objects. The caller holds the interpreter's lock.
+/// Releases all objects in [`LEFT`]. The caller must hold the interpreter's lock.
 pub(crate) fn let_go_now() {
     IS_ASKED.store(false, Ordering::SeqCst);
     let left = std::mem::take(&mut *LEFT.lock().unwrap_or_else(PoisonError::into_inner));
-    // The objects are dropped after the lock is released, because their destructors may run code of
-    // the program.
+    // Drop the objects after releasing the lock, because their destructors may run arbitrary Python
+    // code.
     drop(left);
 }

@@ -1,5 +1,5 @@
-//! Fast descriptions of torch tensors. A tree may have hundreds of tensors, and DLPack's capsules
-//! are ten times slower than this code.
+//! Describes torch tensors without DLPack capsules. A tree may contain hundreds of tensors, and
+//! capsules would be ten times slower.
 
 use super::description::{Foreign, Place};
 use super::exchange;
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-/// Returns torch's tensor class, if the program has imported torch.
+/// Returns torch's tensor class, or `None` if the program has not imported torch.
 fn class(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyAny>>> {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if let Some(class) = CLASS.get(py) {
@@ -24,7 +24,7 @@ fn class(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyAny>>> {
     let Some(torch) = modules.bind(py).get_item("torch")? else {
         return Ok(None);
     };
-    // torch has no such class while its import is in progress.
+    // The module torch does not have its tensor class yet while its import is in progress.
     let Some(class) = torch.getattr_opt("Tensor")? else {
         return Ok(None);
     };
@@ -46,8 +46,8 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
              tensor.resolve_conj().resolve_neg()",
         ));
     }
-    // The owner is the tensor's current storage, because the program may give the tensor another
-    // storage later.
+    // Hold the tensor's current storage, not the tensor: the program may assign another storage to
+    // the tensor later.
     let owner = value.call_method0("untyped_storage")?.unbind();
     let described = exchange::describe(value, class, &owner)?;
     described
@@ -55,10 +55,10 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
         .map(Some)
 }
 
-/// Describes a tensor by its attributes.
+/// Describes a tensor by its Python attributes.
 ///
-/// This function is used for torch before 2.10, which has no table of DLPack functions. It is also
-/// used for tensors that these functions refuse, and for proxies of tensors.
+/// This path is used for torch before 2.10, which has no DLPack function table. It is also used for
+/// tensors that the table's functions reject, and for proxy objects that claim to be tensors.
 fn by_attributes(tensor: &Bound<'_, PyAny>, owner: Py<PyAny>) -> PyResult<Foreign> {
     let place = if tensor.getattr("is_cuda")?.is_truthy()? {
         let number: u32 = tensor.call_method0("get_device")?.extract()?;

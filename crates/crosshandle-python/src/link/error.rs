@@ -1,14 +1,14 @@
-//! Errors of links as Python exceptions.
+//! Conversion of link errors to Python exceptions.
 
 use crate::error::exception;
 use crosshandle_link::Error;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// The result of a link's call, with an error that converts to a Python exception.
+/// The result of a call to a link. Its error type converts to a Python exception.
 pub(super) type Result<T> = std::result::Result<T, Failure>;
 
-/// An error of a link that converts to a Python exception.
+/// An error from a link that converts to a Python exception.
 pub(crate) struct Failure(Error);
 
 impl From<Error> for Failure {

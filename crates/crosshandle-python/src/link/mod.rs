@@ -1,4 +1,4 @@
-//! Links to other hosts: `crosshandle.link`.
+//! Links to other hosts. Programs import `crosshandle.link`.
 
 mod error;
 mod objects;
@@ -12,14 +12,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
-/// The options of a link, for the connecting and for the listening side.
+/// The options that `crosshandle.link` passes, for the connecting and the listening side of a link.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Options {
     token: Option<String>,
     token_file: Option<PathBuf>,
-    /// The paths of the authority, the certificate and the key, and the name in the listening
-    /// host's certificate.
+    /// The paths of the authority, the certificate and the key, and the host name that the
+    /// listening host's certificate must contain.
     certificates: Option<(PathBuf, PathBuf, PathBuf, String)>,
     data: String,
     keep_alive: Option<f64>,
@@ -77,7 +77,7 @@ impl Options {
     }
 }
 
-/// Makes a new token, as text.
+/// Generates a new token and returns it as text. Both sides of a link need the same token.
 #[pyfunction]
 pub(crate) fn new_token() -> Result<String> {
     Ok(Token::generate()?.to_text())

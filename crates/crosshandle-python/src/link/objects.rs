@@ -1,4 +1,4 @@
-//! Links, listeners, and the remote objects that links open.
+//! The Python classes `Link`, `Listener`, `RemoteMemory` and `RemoteEvent`.
 
 use super::Options;
 use super::error::{Failure, Result};
@@ -16,12 +16,13 @@ use pyo3::types::{PyBytes, PySlice};
 use std::sync::{Mutex, PoisonError};
 use std::{mem, process};
 
-/// A wrapper for an object that a program can close. After `close`, every use of the object fails.
+/// A wrapper for an object that a program can close. After the program has closed it, every use of
+/// the object fails.
 struct Closable<T> {
     object: Mutex<Option<T>>,
     what: &'static str,
-    /// The id of the process that created the object. A forked child cannot use it, because the
-    /// child does not have the link's threads.
+    /// The id of the process that created the object. A forked child cannot use the object, because
+    /// the link's threads exist only in the parent.
     maker: u32,
 }
 
@@ -38,7 +39,7 @@ impl<T: Clone> Closable<T> {
         let what = self.what;
         if self.is_inherited() {
             let error = crosshandle::Error::Unsupported(format!(
-                "this {what} was made before the process was forked: make one in the child, or start the child \
+                "this {what} was created before the process was forked: create one in the child, or start the child \
                  with multiprocessing's 'spawn' or 'forkserver'"
             ));
             return Err(crate::error::Failure::from(error).into());
@@ -67,8 +68,8 @@ impl<T> Closable<T> {
 impl<T> Drop for Closable<T> {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // A forked child forgets the object. Dropping it would wait for threads that only the
-            // parent process has.
+            // A forked child leaks the object. Dropping it would wait for threads that exist only
+            // in the parent.
             let object = self
                 .object
                 .get_mut()
@@ -78,8 +79,9 @@ impl<T> Drop for Closable<T> {
     }
 }
 
-/// Makes a call that waits for the remote host. If Ctrl-C or the timeout ends the wait, the call
-/// continues in the background, and an object that it opens is then closed.
+/// Runs a call that waits for the remote host on a background thread. Ctrl-C and the timeout (in
+/// seconds) end the wait, but not the call. If the call opens an object after that, the object is
+/// closed at once.
 fn aside<T: Send + 'static>(
     py: Python<'_>,
     timeout: Option<f64>,
@@ -90,7 +92,8 @@ fn aside<T: Send + 'static>(
     Ok(result.unwrap_or(Err(late)).map_err(Failure::from)?)
 }
 
-/// A link to another host. It opens handles that processes on that host have made.
+/// A link to another host. It opens memory and events from handles that processes on that host have
+/// created.
 ///
 /// >>> from crosshandle import link
 /// >>> context = crosshandle.default_context()
@@ -141,19 +144,20 @@ impl Link {
         Ok(Self::new(link, context))
     }
 
-    /// The address of the peer.
+    /// The network address of the remote host.
     #[getter]
     fn peer(&self) -> PyResult<String> {
         Ok(self.link.get()?.peer().to_owned())
     }
 
-    /// The reason why the link has ended, or `None` if it has not.
+    /// The reason why the link has ended, as text, or `None` if the link still works.
     #[getter]
     fn ended(&self) -> PyResult<Option<String>> {
         Ok(self.link.get()?.ended().map(|error| error.to_string()))
     }
 
-    /// Opens memory of the remote host. Waits for its reply, at most `timeout` seconds.
+    /// Opens memory on the remote host. Waits at most `timeout` seconds for the remote host's
+    /// reply, then raises `TimedOutError`. Ctrl-C interrupts the wait.
     #[pyo3(signature = (handle, *, writable = true, timeout = None))]
     fn open_memory(
         &self,
@@ -170,7 +174,8 @@ impl Link {
         Ok(self.remote_memory(memory))
     }
 
-    /// Opens an event of the remote host. Waits for its reply, at most `timeout` seconds.
+    /// Opens an event on the remote host. Waits at most `timeout` seconds for the remote host's
+    /// reply, then raises `TimedOutError`. Ctrl-C interrupts the wait.
     #[pyo3(signature = (handle, *, timeout = None))]
     fn open_event(
         &self,
@@ -183,8 +188,9 @@ impl Link {
         Ok(RemoteEvent(Closable::new(event, "event")))
     }
 
-    /// Opens a named object that the remote holder keeps. Returns its version, and the label and
-    /// memory of each part. Waits for the reply, at most `timeout` seconds.
+    /// Opens a named object that the holder on the remote host keeps. Returns the object's version,
+    /// and the label and memory of each part. Waits at most `timeout` seconds for the reply, then
+    /// raises `TimedOutError`. Ctrl-C interrupts the wait.
     #[pyo3(signature = (name, *, timeout = None))]
     fn open_name(
         &self,
@@ -199,7 +205,7 @@ impl Link {
         Ok((found.version, parts.collect()))
     }
 
-    /// Ends the link. Operations on either side that wait for the peer fail.
+    /// Ends the link. On both hosts, operations that wait for the other host fail.
     fn close(&self, py: Python<'_>) {
         if let Some(link) = self.link.take() {
             py.detach(|| link.close());
@@ -237,7 +243,7 @@ impl Link {
     }
 }
 
-/// A listener for links from other hosts.
+/// A listener that accepts links from other hosts.
 ///
 /// >>> from crosshandle import link
 /// >>> token = link.new_token()
@@ -272,21 +278,21 @@ impl Listener {
         })
     }
 
-    /// The address at which the listener listens.
+    /// The network address at which the listener accepts links.
     #[getter]
     fn address(&self) -> PyResult<String> {
         Ok(self.listener.get()?.local_address().to_string())
     }
 
-    /// Waits for the next link from another host, at most `timeout` seconds. Other Python threads
-    /// run meanwhile. Ctrl-C ends the wait.
+    /// Waits for the next link from another host, and returns it. Other Python threads run
+    /// meanwhile. After `timeout` seconds, raises `TimedOutError`. Ctrl-C interrupts the wait.
     #[pyo3(signature = (timeout = None))]
     fn accept(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Link> {
         let listener = self.listener.get()?;
         let slices = Slices::new(interrupt::timeout(timeout)?);
         loop {
             let (slice, is_last) = slices.next(SLICE);
-            match py.detach(|| listener.accept(Some(slice))) {
+            match py.detach(|| listener.accept_timeout(slice)) {
                 Err(error) if error.is_timeout() && !is_last => py.check_signals()?,
                 Err(error) => return Err(Failure::from(error).into()),
                 Ok(link) => return Ok(Link::new(link, self.context.clone())),
@@ -294,7 +300,7 @@ impl Listener {
         }
     }
 
-    /// Stops listening. Accepted links continue.
+    /// Stops listening. Links that were already accepted stay open.
     fn close(&self, py: Python<'_>) {
         let listener = self.listener.take();
         py.detach(|| drop(listener));
@@ -315,7 +321,7 @@ impl Listener {
     }
 }
 
-/// Memory of another host. It can be read and written, but not mapped.
+/// Memory on another host. A program can read, write and copy it, but cannot map it.
 ///
 /// >>> from crosshandle import link
 /// >>> context = crosshandle.default_context()
@@ -344,27 +350,27 @@ pub(crate) struct RemoteMemory {
 
 #[pymethods]
 impl RemoteMemory {
-    /// The size in bytes.
+    /// The size of the remote memory in bytes.
     #[getter]
     fn nbytes(&self) -> PyResult<usize> {
         Ok(self.memory.get()?.len())
     }
 
-    /// Whether the memory is read-only.
+    /// Whether this process can only read the remote memory.
     #[getter]
     fn read_only(&self) -> PyResult<bool> {
         Ok(self.memory.get()?.access() == crosshandle::Access::ReadOnly)
     }
 
-    /// Whether the remote host copies through a staging buffer, because it cannot access the memory
-    /// directly. This applies to memory of some GPUs.
+    /// Whether the remote host copies through a staging buffer, because the link cannot access the
+    /// memory directly. An example is the memory of some GPUs.
     #[getter]
     fn staged(&self) -> PyResult<bool> {
         Ok(self.memory.get()?.is_staged())
     }
 
-    /// Reads `nbytes` bytes from byte `offset` on. The default is all bytes up to the end. Waits
-    /// for the bytes, at most `timeout` seconds.
+    /// Reads `nbytes` bytes from byte `offset` (default: up to the end). Waits at most `timeout`
+    /// seconds for the bytes, then raises `TimedOutError`. Ctrl-C interrupts the wait.
     #[pyo3(signature = (nbytes = None, *, offset = 0, timeout = None))]
     fn read<'py>(
         &self,
@@ -389,8 +395,8 @@ impl RemoteMemory {
         arguments::copied(py, &bytes)
     }
 
-    /// Reads bytes into an array or another writable buffer, starting at byte `offset`. Waits for
-    /// the bytes, at most `timeout` seconds.
+    /// Fills an array or another writable buffer with bytes from byte `offset`. Waits at most
+    /// `timeout` seconds for the bytes, then raises `TimedOutError`. Ctrl-C interrupts the wait.
     #[pyo3(signature = (into, *, offset = 0, timeout = None))]
     fn read_into(
         &self,
@@ -404,8 +410,9 @@ impl RemoteMemory {
         view.set_item(PySlice::full(py), bytes)
     }
 
-    /// Writes bytes, an array or another contiguous buffer at byte `offset`. Returns when the bytes
-    /// have arrived. After `timeout` seconds or Ctrl-C, the bytes may still arrive.
+    /// Writes `data`, a contiguous buffer such as bytes or an array, at byte `offset`. Returns when
+    /// the bytes have arrived. Raises `TimedOutError` after `timeout` seconds. After a timeout or
+    /// Ctrl-C, the bytes may still arrive.
     #[pyo3(signature = (data, *, offset = 0, timeout = None))]
     fn write(
         &self,
@@ -418,8 +425,9 @@ impl RemoteMemory {
         aside(py, timeout, move || memory.write(offset, &data))
     }
 
-    /// Writes bytes as `write` does, then signals an event that was opened through the same link.
-    /// Returns the signal's number. A process that sees the signal also sees the bytes.
+    /// Writes bytes like `write`, and then signals `event`. The event must have been opened through
+    /// the same link. Returns the signal's number. A process that has seen the signal also sees the
+    /// bytes.
     #[pyo3(signature = (data, event, *, offset = 0, timeout = None))]
     fn write_and_signal(
         &self,
@@ -435,12 +443,12 @@ impl RemoteMemory {
         })
     }
 
-    /// Copies memory of this host, which may be on a GPU, to the remote memory.
+    /// Copies local memory, which may be on a GPU, to the remote memory.
     ///
-    /// The copy waits for the events in `after`, and signals `signal` when it is done. With
-    /// `queue`, it is a command of that queue, and this call returns at once. Without `queue`, this
-    /// call returns when the copy is done. Ctrl-C and `timeout` end the call but not the copy,
-    /// which may still read or write both memories.
+    /// The copy starts after the events in `after`, and signals the event `signal` when it is done.
+    /// With `queue`, the copy is a command on that queue, and this method returns at once. Without
+    /// `queue`, this method returns when the copy is done. Ctrl-C and `timeout` (in seconds) end
+    /// the wait but not the copy, which may still access both memories.
     #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None, queue = None, after = None, signal = None, timeout = None))]
     #[expect(
         clippy::too_many_arguments,
@@ -463,8 +471,8 @@ impl RemoteMemory {
         self.submit(py, command, queue, (after, signal), timeout)
     }
 
-    /// Copies the remote memory to memory of this host, which may be on a GPU. The arguments are as
-    /// for `copy_from`.
+    /// Copies the remote memory to local memory, which may be on a GPU. The other arguments have
+    /// the same meaning as for `copy_from`.
     #[pyo3(signature = (destination, *, offset = 0, destination_offset = 0, nbytes = None, queue = None, after = None, signal = None, timeout = None))]
     #[expect(
         clippy::too_many_arguments,
@@ -487,7 +495,7 @@ impl RemoteMemory {
         self.submit(py, command, queue, (after, signal), timeout)
     }
 
-    /// Closes the remote memory. Operations in progress continue.
+    /// Closes the remote memory. Operations that are in progress continue.
     fn close(&self, py: Python<'_>) {
         let memory = self.memory.take();
         py.detach(|| drop(memory));
@@ -518,8 +526,8 @@ impl RemoteMemory {
         Ok(make().map_err(Failure::from)?)
     }
 
-    /// Submits a command to the caller's queue. Without a queue, submits it to a new queue and
-    /// waits for it.
+    /// Submits a command to `queue`. Without `queue`, submits it to a new queue and waits at most
+    /// `timeout` seconds until it is done.
     fn submit(
         &self,
         py: Python<'_>,
@@ -548,7 +556,7 @@ impl RemoteMemory {
     }
 }
 
-/// An event of another host. To wait for it, wait for its `mirror`.
+/// An event on another host. To wait for the event, wait for its `mirror`.
 ///
 /// >>> from crosshandle import link
 /// >>> ready = crosshandle.event()
@@ -568,22 +576,23 @@ pub(crate) struct RemoteEvent(Closable<crosshandle_link::RemoteEvent>);
 
 #[pymethods]
 impl RemoteEvent {
-    /// The event of this host that follows the remote host's event. Its signals have the same
-    /// numbers. Wait for it in any way, but do not signal it.
+    /// A local event that follows the remote event. Its signals have the same numbers. Wait for it
+    /// like for any other event, but do not signal it.
     #[getter]
     fn mirror(&self) -> PyResult<Event> {
         Ok(Event::new(self.0.get()?.mirror().clone(), None))
     }
 
-    /// Signals the remote host's event. Waits for the reply, at most `timeout` seconds, and returns
-    /// the signal's number.
+    /// Signals the remote event, and returns the signal's number. Waits at most `timeout` seconds
+    /// for the reply, then raises `TimedOutError`. After a timeout or Ctrl-C, the remote host may
+    /// still signal the event.
     #[pyo3(signature = (timeout = None))]
     fn signal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let event = self.0.get()?;
         aside(py, timeout, move || event.signal())
     }
 
-    /// Closes the remote event. Pending waits for its mirror fail.
+    /// Closes the remote event. Pending waits for the event's mirror fail.
     fn close(&self, py: Python<'_>) {
         let event = self.0.take();
         py.detach(|| drop(event));

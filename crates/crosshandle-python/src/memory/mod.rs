@@ -19,11 +19,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// Memory that processes share. A context allocates it, or opens it from a handle.
+/// Memory that several processes can use. `Context.allocate` creates it, and `crosshandle.open`
+/// opens another process's memory from a handle.
 ///
-/// A `with` statement closes the memory at its end. Arrays that were made from it keep it open as
-/// long as they live. After the last importer and the exporter have closed the memory, its bytes
-/// may be reused.
+/// A `with` statement closes the memory at its end. An array created from the memory keeps it open
+/// as long as the array lives. The bytes may be reused after the exporter and all importers have
+/// closed the memory.
 ///
 /// >>> memory = crosshandle.Context("host").allocate(4096)
 /// >>> memory.write(b"hello", offset=16)
@@ -40,41 +41,42 @@ pub(crate) struct Memory {
     shared: Mutex<Option<Arc<SharedMemory>>>,
 }
 
-/// The part of a memory object that its arrays share and keep alive.
+/// The state that a `Memory` object and its arrays share. It lives as long as any of them.
 pub(crate) struct SharedMemory {
     pub(crate) memory: Arc<crosshandle::Memory>,
-    /// The handle by which this process opened the memory, or `None` if this process allocated it.
+    /// The handle with which this process opened the memory, or `None` if this process allocated
+    /// it.
     handle: Option<crosshandle::MemoryHandle>,
     pub(crate) context: crosshandle::Context,
-    /// The memory's number in the table of memory by address. It is `None` for lent memory, which
-    /// is not in the table.
+    /// The memory's number in [`LIVE`], or `None` for lent memory, which is not in that table.
     live: Option<u64>,
-    /// Whether an allocator reuses parts of the memory.
+    /// Whether the memory belongs to an allocator that divides it and reuses the parts.
     is_recycled: bool,
-    /// The signals after which the bytes are ready.
+    /// For each range of bytes that came with signals: the signals after which it is ready.
     pub(crate) arrivals: Arrivals,
-    /// The tables of dropped bundles that contain this memory. They live as long as it does.
+    /// Other memory that must live as long as this memory, such as the tables of bundles that refer
+    /// to it.
     kept: Mutex<Vec<Arc<Self>>>,
 }
 
-/// Memory that is found by its address.
+/// An entry of [`LIVE`].
 struct Live {
     len: usize,
     is_opened_here: bool,
     memory: Weak<SharedMemory>,
 }
 
-/// The open memory of this process, by address and number. A forked child finds only memory that it
-/// allocated or opened itself, because it cannot share the rest.
+/// The memory that this process has open, by address and number. A forked child starts with an
+/// empty table, because it cannot share memory that it inherited.
 static LIVE: PerProcess<Mutex<BTreeMap<(usize, u64), Live>>> = PerProcess::new(Mutex::default);
-/// The length of the longest memory that was ever open, in bytes.
+/// The size in bytes of the largest memory that this process has ever had open.
 static LONGEST: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds open memory of this process that contains `len` bytes at an address.
+/// Finds memory that this process has open and that contains the `len` bytes at address `first`.
 ///
-/// With `is_opened_here`, finds memory that this process opened by a handle that the process itself
-/// had exported. A driver may map such memory at the address of the exported allocation, and an
-/// allocation at that address may end although the memory is open.
+/// With `is_opened_here`, finds memory that this process both exported and opened. A driver may map
+/// such memory at the address of the original allocation. The original allocation may then be freed
+/// while the opened memory is still mapped.
 pub(crate) fn find_live(
     first: usize,
     len: usize,
@@ -87,7 +89,7 @@ pub(crate) fn find_live(
     let mut around = before.filter(|((start, _), live)| {
         live.is_opened_here == is_opened_here && is_around(*start, live.len)
     });
-    // The result is dropped after the lock is released.
+    // The caller drops the result after the lock is released.
     around.find_map(|(_, live)| live.memory.upgrade())
 }
 
@@ -101,7 +103,7 @@ impl Drop for SharedMemory {
 }
 
 impl SharedMemory {
-    /// Creates the object, and adds it to the table of memory by address.
+    /// Wraps memory, and adds it to [`LIVE`].
     fn known(
         memory: Arc<crosshandle::Memory>,
         handle: Option<crosshandle::MemoryHandle>,
@@ -117,14 +119,13 @@ impl SharedMemory {
         shared
     }
 
-    /// Creates objects for several opened memories, and adds them to the table of memory by
-    /// address.
+    /// Wraps several opened memories, and adds them to [`LIVE`].
     fn all_known(
         memories: Vec<crosshandle::Memory>,
         handles: &[crosshandle::MemoryHandle],
         context: &crosshandle::Context,
     ) -> Vec<Arc<Self>> {
-        // The id is read only once, because reading it is a system call.
+        // Read the process id only once, because reading it is a system call.
         let own = std::process::id();
         let opened = |(memory, handle): (_, &crosshandle::MemoryHandle)| {
             let memory = Arc::new(memory);
@@ -144,7 +145,7 @@ impl SharedMemory {
         all
     }
 
-    /// Creates the object with a number for the table of memory by address.
+    /// Wraps memory, and assigns the next number for [`LIVE`].
     fn numbered(
         memory: Arc<crosshandle::Memory>,
         handle: Option<crosshandle::MemoryHandle>,
@@ -163,7 +164,7 @@ impl SharedMemory {
         }
     }
 
-    /// Adds this memory to the table of memory by address.
+    /// Adds this memory to [`LIVE`], unless it is lent.
     fn enter(self: &Arc<Self>, live: &mut BTreeMap<(usize, u64), Live>, is_opened_here: bool) {
         let Some(number) = self.live else {
             return;
@@ -181,7 +182,7 @@ impl SharedMemory {
         );
     }
 
-    /// Wraps memory whose parts an allocator hands out and reuses.
+    /// Wraps memory for an allocator, which divides it and reuses the parts.
     pub(crate) fn for_allocator(
         memory: crosshandle::Memory,
         context: crosshandle::Context,
@@ -189,7 +190,7 @@ impl SharedMemory {
         Self::known(Arc::new(memory), None, context, true)
     }
 
-    /// Wraps memory that a store has opened.
+    /// Wraps the memory of a model that a store has opened.
     pub(crate) fn of_store(
         memory: Arc<crosshandle::Memory>,
         handle: crosshandle::MemoryHandle,
@@ -198,7 +199,7 @@ impl SharedMemory {
         Self::known(memory, Some(handle), context, false)
     }
 
-    /// Wraps a part of other memory, which has its own handles.
+    /// Wraps a lent part of other memory. Such a part has handles of its own.
     pub(crate) fn lent(memory: crosshandle::Memory, context: crosshandle::Context) -> Self {
         Self {
             memory: Arc::new(memory),
@@ -211,7 +212,7 @@ impl SharedMemory {
         }
     }
 
-    /// Keeps other memory alive as long as this memory lives.
+    /// Keeps `other` alive as long as this memory.
     pub(crate) fn keep(&self, other: Arc<Self>) {
         if ptr::eq(self, &raw const *other) {
             return;
@@ -223,7 +224,8 @@ impl SharedMemory {
     }
 
     /// Checks that other processes can still open this memory with the handle that this process
-    /// used. Fails with the error that they would get.
+    /// used. To check, opens the memory once more, and returns the error of a failed attempt.
+    /// Memory that this process allocated always passes.
     pub(crate) fn check_openable(&self, py: Python<'_>) -> Result<()> {
         let Some(handle) = self.handle else {
             return Ok(());
@@ -240,8 +242,9 @@ impl SharedMemory {
         self.live.is_none()
     }
 
-    /// Returns the memory if an allocator reuses its parts, otherwise `None`. A part of such memory
-    /// is shared by lending it together with an owner, which prevents the part's reuse.
+    /// Returns the memory if it belongs to an allocator that reuses its parts, otherwise `None`. To
+    /// share a part of such memory, lend the part together with an owner object. The allocator does
+    /// not reuse the part while the owner lives.
     pub(crate) fn recycled(&self) -> Option<Arc<crosshandle::Memory>> {
         self.is_recycled.then(|| Arc::clone(&self.memory))
     }
@@ -254,10 +257,11 @@ impl SharedMemory {
         self.memory.as_ptr().addr()
     }
 
-    /// Returns a handle to the memory. The process that allocated the memory makes a new handle.
-    /// Any other process returns the handle by which it opened the memory.
+    /// Returns a handle to the memory. In the process that allocated the memory, creates a new
+    /// handle. In any other process, returns the handle with which the memory was opened.
     pub(crate) fn handle(&self, read_only: bool) -> Result<crosshandle::MemoryHandle> {
-        // A forked child cannot export inherited memory, because only the parent keeps it.
+        // A forked child cannot export inherited memory, because only the parent keeps the
+        // allocation alive.
         check_birth(&self.context)?;
         Ok(match self.handle {
             Some(handle) => handle,
@@ -266,8 +270,8 @@ impl SharedMemory {
         })
     }
 
-    /// Returns a handle as [`handle`](Self::handle) does. Fails if `read_only` is true and only a
-    /// writable handle is available.
+    /// Returns a handle to the memory, like [`handle`](Self::handle). Fails if `read_only` is true
+    /// but only a writable handle is available.
     pub(crate) fn handle_of(&self, read_only: bool) -> Result<crosshandle::MemoryHandle> {
         let handle = self.handle(read_only)?;
         match read_only && !handle.is_read_only() {
@@ -277,11 +281,12 @@ impl SharedMemory {
     }
 }
 
-/// Returns the error for a read-only handle that only the exporter of the memory can make.
+/// Returns the error for an importer that needs a read-only handle but has only a writable one.
+/// Only the exporter can create a read-only handle.
 pub(crate) fn no_read_only() -> crosshandle::Error {
     crosshandle::Error::Unsupported(
-        "this memory was opened by a handle that lets its holder write, and only the process that made that can \
-         make one for reading only: ask it for one"
+        "this memory was opened with a writable handle, and only the exporting process can create a read-only one: \
+         ask that process for a read-only handle"
             .into(),
     )
 }
@@ -305,7 +310,7 @@ impl Memory {
         Ok(Self::new(memory, Some(handle), context.clone()))
     }
 
-    /// Opens several memories. The results are in the order of the handles.
+    /// Opens the memory of each handle. Returns the results in the order of the handles.
     pub(crate) fn open_all(
         py: Python<'_>,
         context: &crosshandle::Context,
@@ -349,25 +354,25 @@ impl Memory {
 
 #[pymethods]
 impl Memory {
-    /// The size in bytes.
+    /// The size of the memory in bytes.
     #[getter]
     fn nbytes(&self) -> PyResult<usize> {
         Ok(self.shared()?.memory.len())
     }
 
-    /// The address of the memory in this process.
+    /// The address of the memory's first byte in this process.
     #[getter]
     fn address(&self) -> PyResult<usize> {
         Ok(self.shared()?.address())
     }
 
-    /// Whether the memory is read-only.
+    /// Whether this process can only read the memory.
     #[getter]
     fn read_only(&self) -> PyResult<bool> {
         Ok(self.shared()?.is_read_only())
     }
 
-    /// The name that `crosshandle ps` and error messages show, or `None`. Only the process that
+    /// The memory's name for `crosshandle ps` and error messages, or `None`. Only the process that
     /// allocated the memory can set the name.
     #[getter]
     fn get_name(&self) -> PyResult<Option<String>> {
@@ -380,16 +385,18 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether a submitted command uses the memory.
+    /// Whether a submitted command that has not finished uses the memory.
     #[getter]
     fn in_use(&self) -> PyResult<bool> {
         Ok(self.shared()?.memory.is_in_use())
     }
 
-    /// Lends a part of the memory (default: all of it), as memory that has its own handles.
+    /// Returns a part of the memory (default: all of it) as a new `Memory` object with its own
+    /// handles.
     ///
-    /// `owner` is any object whose end allows the program to reuse this part. It is dropped when
-    /// the result and its arrays are closed and no process has the part open.
+    /// `owner` is any object that marks the part as in use. The library drops its reference to
+    /// `owner` after the result and its arrays are closed and no process has the part open. The
+    /// program may then reuse the part.
     #[pyo3(signature = (owner, *, nbytes = None, offset = 0))]
     fn lend(&self, owner: Py<PyAny>, nbytes: Option<usize>, offset: usize) -> PyResult<Self> {
         let shared = self.shared()?;
@@ -403,7 +410,7 @@ impl Memory {
         Ok(Self::of(Arc::new(lent)))
     }
 
-    /// Returns the handle to send to other processes.
+    /// Returns a handle, with which another process can open the memory.
     #[pyo3(signature = (*, read_only = false))]
     fn handle(&self, read_only: bool) -> PyResult<MemoryHandle> {
         Ok(MemoryHandle(self.shared()?.handle_of(read_only)?))
@@ -411,8 +418,9 @@ impl Memory {
 
     /// Returns a view of the memory as an array, without a copy.
     ///
-    /// `shape` is a number or a tuple (default: all elements in one dimension). `dtype` is a NumPy
-    /// dtype or a name such as `"float32"`. `offset` is in bytes. The array keeps the memory open.
+    /// `shape` is a number or a tuple (default: one dimension up to the end of the memory). `dtype`
+    /// is a NumPy dtype or a name such as `"float32"` (default: bytes). `offset` is the position of
+    /// the first element in bytes. The array keeps the memory open.
     #[pyo3(signature = (shape = None, dtype = None, *, offset = 0))]
     fn array(
         &self,
@@ -425,7 +433,8 @@ impl Memory {
         Array::new(shared, layout)
     }
 
-    /// Returns a copy of bytes of the memory, which must be in host memory.
+    /// Returns a copy of `nbytes` bytes from byte `offset` (default: up to the end). The host must
+    /// be able to access the memory.
     #[pyo3(signature = (nbytes = None, *, offset = 0))]
     fn read<'py>(
         &self,
@@ -444,15 +453,16 @@ impl Memory {
         })
     }
 
-    /// Copies bytes, an array or another contiguous buffer into the memory, which must be in host
-    /// memory.
+    /// Copies `data` into the memory at byte `offset`. `data` is a bytes object, an array or
+    /// another contiguous buffer. The host must be able to access the memory.
     #[pyo3(signature = (data, *, offset = 0))]
     fn write(&self, py: Python<'_>, data: Data, offset: usize) -> PyResult<()> {
         let shared = self.shared()?;
         Ok(detached(py, || shared.memory.write(offset, &data))?)
     }
 
-    /// Closes the memory for this process. Arrays that were made from it keep it open.
+    /// Closes this object. The memory itself stays open while arrays that were created from it
+    /// live.
     fn close(&self, py: Python<'_>) {
         let shared = self
             .shared
@@ -480,7 +490,7 @@ impl Memory {
         self.nbytes()
     }
 
-    /// Returns a copy in new memory of the same device.
+    /// Returns a copy in new memory on the same device.
     fn __copy__(&self, py: Python<'_>) -> PyResult<Self> {
         let all = Array::new(self.shared()?, Layout::of(None, None, self.nbytes()?, 0)?)?;
         let copied = Bound::new(py, all)?.call_method0("__copy__")?;
@@ -488,7 +498,7 @@ impl Memory {
         Ok(Self::of(Arc::clone(&copied.get().memory)))
     }
 
-    /// Returns a copy, as `copy.copy` does.
+    /// Returns the same copy as `copy.copy`.
     fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> PyResult<Self> {
         self.__copy__(py)
     }
@@ -498,7 +508,7 @@ impl Memory {
         shared.check_openable(slf.py())?;
         let handle = shared.handle(shared.is_read_only())?;
         let bytes = PyBytes::new(slf.py(), handle.as_bytes());
-        // The receiver gets the access that this process has, even if the handle allows more.
+        // The receiver gets the same access as this process, even if the handle permits more.
         let open = match shared.is_read_only() {
             true => "open_read_only",
             false => "open",

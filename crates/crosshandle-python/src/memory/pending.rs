@@ -1,9 +1,11 @@
-//! Pickled objects that no process has opened yet. Programs use `python/crosshandle/_pending.py`.
+//! Keeps pickled objects alive until the receivers of their pickles have opened them.
 //!
-//! Each pickle has a *ticket*: an event of the sender, which each receiver signals when it has
-//! opened the object. The sender keeps the object until there are as many signals as receivers. A
-//! ticket is an event, so any process that gets the pickle can signal it, even if other processes
-//! have forwarded the pickle.
+//! Programs use this module through `python/crosshandle/_pending.py`.
+//!
+//! Each pickle contains a *ticket*: a handle to an event that the sender created. Each receiver
+//! signals this event after it has opened the object. The sender keeps the object until it has
+//! counted one signal for each receiver. Any process can signal an event, so a receiver may also
+//! get the pickle through other processes.
 
 use crate::array::Array;
 use crate::context::{Context, default_context};
@@ -22,29 +24,30 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The default maximum number of pickled objects that a process keeps.
+/// Default maximum number of pickled objects that a process keeps.
 const MAX_OBJECTS: usize = 1 << 16;
-/// The default limit for the bytes of pickled objects is the machine's memory divided by this
-/// number.
+/// The default limit for the bytes that pickled objects keep allocated is the machine's memory
+/// divided by this number.
 const PART_OF_MEMORY: usize = 2;
-/// Default time that pickling waits until the limits allow one more object.
+/// Default time that pickling waits if a limit is reached. After this time, it raises
+/// `LimitReachedError`.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An object that keeps a pickled object, or a part of it, from being reused.
+/// A reference that keeps the memory or the event of a pickled object alive.
 enum Kept {
     Memory(Arc<SharedMemory>),
     Physical(crosshandle::virtual_memory::PhysicalMemory),
-    /// An event. If another process created it, this process also opens it a second time, so that
-    /// its creator sees a user until the receiver has opened the event.
+    /// A pickled event. If this process created the event, it also opens the event as an importer
+    /// does. The event then counts as shared until the receiver has opened it.
     #[expect(dead_code, reason = "both are kept until their drop")]
     Event(crosshandle::Event, Option<crosshandle::Event>),
 }
 
-/// A pickled object.
+/// A pickled object that this process keeps.
 struct Pickle {
     kept: Vec<Kept>,
     ticket: crosshandle::Event,
-    /// The number of signals after which the object is no longer kept.
+    /// The number of receivers, each of which signals the ticket once.
     receivers: u64,
 }
 
@@ -59,32 +62,32 @@ impl Pickle {
     }
 }
 
-/// The limits for the pickled objects that a process keeps.
+/// Limits for all pickled objects that this process keeps.
 #[derive(Clone, Copy)]
 struct Limits {
     objects: usize,
     bytes: usize,
-    /// The time that pickling waits until the limits allow one more object, or `None` for no
-    /// timeout.
+    /// The time that pickling waits if a limit is reached, or `None` to wait without a timeout.
+    /// After this time, pickling raises `LimitReachedError`.
     timeout: Option<Duration>,
 }
 
 struct Table {
     pickles: BTreeMap<u64, Pickle>,
     next: u64,
-    /// The number of pickles that this process has stopped keeping.
+    /// The number of pickles that were removed from the table so far.
     ended: u64,
-    /// The sum of the sizes of all pickles in bytes. If pickles share memory, they keep fewer bytes
-    /// than this sum.
+    /// The sum of the sizes of all pickles in bytes. Pickles that share memory keep fewer bytes
+    /// allocated than this sum.
     upper_bound: usize,
     limits: Limits,
 }
 
-/// The pickled objects that this process keeps. A forked child starts without any, because its
-/// parent keeps the objects that were pickled before the fork.
+/// The pickled objects that this process keeps. A forked child starts with an empty table, because
+/// the parent keeps the objects that were pickled before the fork.
 struct Pending {
     table: Mutex<Table>,
-    /// Notified when this process stops keeping a pickle.
+    /// Notified when a pickle is removed from the table or the limits change.
     changed: Condvar,
 }
 
@@ -103,8 +106,8 @@ static PENDING: PerProcess<Pending> = PerProcess::new(|| Pending {
     changed: Condvar::new(),
 });
 
-/// Returns the size of the machine's memory in bytes, or `usize::MAX` if the machine does not
-/// report it.
+/// Returns the size of the machine's memory in bytes, or `usize::MAX` if the kernel does not report
+/// it.
 fn memory_of_machine() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -117,7 +120,8 @@ fn table() -> MutexGuard<'static, Table> {
 }
 
 impl Table {
-    /// Removes a pickle from the table. The caller must drop it after it has released the lock.
+    /// Removes a pickle from the table. The caller must release the table's lock before it drops
+    /// the pickle.
     #[must_use]
     fn take(&mut self, number: u64) -> Option<Pickle> {
         let pickle = self.pickles.remove(&number)?;
@@ -127,8 +131,9 @@ impl Table {
         Some(pickle)
     }
 
-    /// Removes all pickles that all receivers have opened, even if the callbacks of their tickets
-    /// have not run yet.
+    /// Removes and returns the pickles that each of their receivers has opened. Does not depend on
+    /// the ticket callbacks, which may run later. The caller must release the table's lock before
+    /// it drops the result.
     #[must_use]
     fn take_opened(&mut self) -> Vec<Pickle> {
         let is_opened = |pickle: &Pickle| pickle.ticket.submitted() >= pickle.receivers;
@@ -140,7 +145,7 @@ impl Table {
             .collect()
     }
 
-    /// Returns the number of bytes that only pickles keep allocated.
+    /// Returns the number of bytes that are allocated only because pickles refer to them.
     fn bytes(&self) -> usize {
         let mut memories: HashMap<*const SharedMemory, (usize, &Arc<SharedMemory>)> =
             HashMap::new();
@@ -162,14 +167,16 @@ impl Table {
         })
     }
 
-    /// Returns whether the limits allow one more pickle.
+    /// Returns whether the table may take one more pickle without exceeding the limits.
     fn has_room(&self) -> bool {
         let Limits { objects, bytes, .. } = self.limits;
         self.pickles.len() < objects && (self.upper_bound < bytes || self.bytes() < bytes)
     }
 }
 
-/// Waits until the limits allow one more pickle.
+/// Waits until the table may take one more pickle. Fails with
+/// [`LimitReached`](crosshandle::Error::LimitReached) after the timeout in the limits. Ctrl-C
+/// interrupts the wait.
 fn make_room(py: Python<'_>) -> PyResult<()> {
     let mut deadline = None;
     loop {
@@ -203,7 +210,7 @@ fn make_room(py: Python<'_>) -> PyResult<()> {
     }
 }
 
-/// Waits until this process stops keeping a pickle, for at most `timeout`.
+/// Waits until a pickle is removed from the table, for at most `timeout`.
 fn wait_for_change(timeout: Duration) {
     let table = table();
     let ended = table.ended;
@@ -213,27 +220,29 @@ fn wait_for_change(timeout: Duration) {
     drop(waited);
 }
 
-/// The callback of a ticket: removes the pickle if all receivers have opened it.
+/// The callback for a ticket. Removes the pickle from the table if all receivers have opened the
+/// object.
 fn come(number: u64, result: crosshandle::Result<()>) {
     let mut table = table();
     let Some(pickle) = table.pickles.get(&number) else {
         return;
     };
-    // A failed signal means that a receiver died after it had opened the object. If it was the only
+    // A failed signal means that a receiver died after it had opened the ticket. If it was the only
     // receiver, the object need not be kept.
     let has_died = result.is_err() && pickle.receivers == 1;
     let taken = match has_died || pickle.ticket.submitted() >= pickle.receivers {
         true => table.take(number),
-        // This callback runs once. The signals of the remaining receivers are noticed when the next
-        // object is pickled or the state is queried.
+        // This callback runs only once. `take_opened` finds the signals from the remaining
+        // receivers later, when a limit is reached or the program queries the table.
         false => None,
     };
     drop(table);
     drop(taken);
 }
 
-/// Keeps objects until `receivers` processes have opened them. Waits for room if a limit is
-/// reached. Returns the ticket that each receiver passes to `opened`.
+/// Keeps objects alive until `receivers` processes have opened them. If a limit is reached, waits
+/// until other pickles are opened. After the timeout, raises `LimitReachedError`. Returns the
+/// ticket that each receiver passes to `opened`.
 #[pyfunction]
 pub(crate) fn keep<'py>(
     py: Python<'py>,
@@ -267,8 +276,8 @@ pub(crate) fn keep<'py>(
     Ok(PyBytes::new(py, handle.as_bytes()))
 }
 
-/// Returns the pickled form of an object: the function of `crosshandle._pending` that opens it, and
-/// the argument of that function.
+/// Returns the result of `__reduce__` for an object. It contains a function from
+/// `crosshandle._pending`, which opens the object in the receiver, and that function's arguments.
 pub(crate) fn reduced<'py>(
     object: &Bound<'py, impl PyClass>,
     open: &str,
@@ -279,7 +288,7 @@ pub(crate) fn reduced<'py>(
     reduced.call1((object, open, bytes))
 }
 
-/// Returns values that keep objects alive, for `keep`.
+/// Collects the references that keep the memory and events of `objects` alive.
 fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
     let mut kept = Vec::with_capacity(objects.len());
     for object in objects.iter() {
@@ -305,7 +314,7 @@ fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
     Ok(kept)
 }
 
-/// Returns the value that keeps an event usable until its receiver has opened the event.
+/// Returns a reference that keeps an event usable until the receiver has opened it.
 fn kept_event(py: Python<'_>, event: &Event) -> PyResult<Kept> {
     let opened = match event.is_own() {
         true => {
@@ -319,8 +328,8 @@ fn kept_event(py: Python<'_>, event: &Event) -> PyResult<Kept> {
     Ok(Kept::Event(event.event.clone(), opened))
 }
 
-/// Notifies the sender of a pickle that this process has opened the object. Does nothing if the
-/// sender has ended or no longer keeps the object.
+/// Notifies the sender of a pickle that this process has opened the object. Ignores all errors,
+/// because the sender may have ended or may no longer keep the object.
 #[pyfunction]
 pub(crate) fn opened(py: Python<'_>, context: &Context, ticket: &[u8]) -> PyResult<()> {
     let ticket = crosshandle::EventHandle::from_bytes(ticket);
@@ -335,8 +344,8 @@ pub(crate) fn opened(py: Python<'_>, context: &Context, ticket: &[u8]) -> PyResu
     Ok(())
 }
 
-/// Returns the number of pickled objects that are kept, and the number of bytes that this process
-/// keeps only for them.
+/// Returns the number of pickled objects that this process keeps, and the number of bytes that are
+/// allocated only for them.
 #[pyfunction]
 pub(crate) fn kept(py: Python<'_>) -> (usize, usize) {
     let mut table = table();
@@ -347,7 +356,8 @@ pub(crate) fn kept(py: Python<'_>) -> (usize, usize) {
     kept
 }
 
-/// Stops keeping the pickled objects. Returns the number of objects that were kept.
+/// Drops all pickled objects that this process keeps, even if no process has opened them yet.
+/// Returns the number of objects that no process had opened.
 #[pyfunction]
 pub(crate) fn release_kept(py: Python<'_>) -> usize {
     let mut table = table();
@@ -363,8 +373,9 @@ pub(crate) fn release_kept(py: Python<'_>) -> usize {
     count
 }
 
-/// Waits until all pickled objects have been opened, or until no object has been opened for
-/// `patience` seconds. Returns the number of remaining objects.
+/// Waits until all pickled objects have been opened. Gives up if no object is opened for `patience`
+/// seconds. `None` means no timeout. Returns the number of objects that are still kept. Ctrl-C
+/// interrupts the wait.
 #[pyfunction]
 pub(crate) fn wait_for_receivers(py: Python<'_>, patience: Option<f64>) -> PyResult<usize> {
     let patience = timeout(patience)?;
@@ -382,8 +393,9 @@ pub(crate) fn wait_for_receivers(py: Python<'_>, patience: Option<f64>) -> PyRes
     }
 }
 
-/// Returns the limits: the number of objects, the number of bytes, and the seconds that pickling
-/// waits for room. The last one is `None` for no timeout.
+/// Returns the limits for pickled objects: the maximum number of objects, the maximum number of
+/// bytes, and the timeout in seconds. The timeout applies when a limit is reached. `None` means no
+/// timeout.
 #[pyfunction]
 pub(crate) fn kept_limits() -> (usize, usize, Option<f64>) {
     let Limits {
@@ -394,7 +406,7 @@ pub(crate) fn kept_limits() -> (usize, usize, Option<f64>) {
     (objects, bytes, timeout.map(|timeout| timeout.as_secs_f64()))
 }
 
-/// Sets the limits that `kept_limits` returns.
+/// Sets the limits for pickled objects. The arguments are in the order of `kept_limits`.
 #[pyfunction]
 pub(crate) fn set_kept_limits(objects: usize, bytes: usize, timeout: Option<f64>) -> PyResult<()> {
     let timeout = self::timeout(timeout)?;

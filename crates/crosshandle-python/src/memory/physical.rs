@@ -11,8 +11,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Memory without an address. To use it, map it into a `VirtualRange`, any number of times. The
-/// memory exists as long as a process holds it, maps it or has it open.
+/// Memory that has no address until a program maps it into a `VirtualRange`. It can be mapped any
+/// number of times. The memory exists as long as any process has this object or a mapping of the
+/// memory.
 ///
 /// >>> context = crosshandle.Context("host")
 /// >>> physical = context.physical_memory(context.device.granularity)
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct PhysicalMemory {
     pub(crate) memory: crosshandle::virtual_memory::PhysicalMemory,
-    /// The handle by which this process opened the memory, or `None` if this process created it.
+    /// The handle with which this process opened the memory, or `None` if this process created it.
     handle: Option<crosshandle::virtual_memory::PhysicalMemoryHandle>,
 }
 
@@ -41,7 +42,7 @@ impl PhysicalMemory {
         self.memory.len()
     }
 
-    /// The name that `crosshandle ps` and error messages show, or `None`.
+    /// The memory's name for `crosshandle ps` and error messages, or `None`.
     #[getter]
     fn get_name(&self) -> Option<String> {
         self.memory.name()
@@ -52,11 +53,11 @@ impl PhysicalMemory {
         self.memory.set_name(name);
     }
 
-    /// Returns the handle to send to other processes.
+    /// Returns a handle, with which another process can open the physical memory.
     #[pyo3(signature = (*, read_only = false))]
     fn handle(&self, read_only: bool) -> Result<PhysicalMemoryHandle> {
         Ok(PhysicalMemoryHandle(match self.handle {
-            // Only a writable handle is available, and it would allow its receiver to write.
+            // Only a writable handle is available, and it would permit the receiver to write.
             Some(handle) if read_only && !handle.is_read_only() => {
                 return Err(no_read_only().into());
             }
@@ -82,8 +83,8 @@ impl PhysicalMemory {
     }
 }
 
-/// Reserved addresses, into which physical memory is mapped. A `with` statement releases them at
-/// its end.
+/// A reserved range of addresses in this process. Physical memory is mapped into it. A `with`
+/// statement releases the addresses at its end.
 ///
 /// >>> context = crosshandle.Context("host")
 /// >>> size = context.device.granularity
@@ -114,7 +115,7 @@ impl VirtualRange {
     }
 }
 
-/// Parses the access that a program requests. `None` is no access.
+/// Parses an access argument: `"rw"`, `"r"`, or `None` for no access.
 fn access_of(access: Option<&str>) -> PyResult<Option<Access>> {
     match access {
         None => Ok(None),
@@ -139,7 +140,7 @@ impl VirtualRange {
         Ok(self.range()?.len())
     }
 
-    /// The first address, in this process.
+    /// The first address of the range, in this process.
     #[getter]
     fn address(&self) -> PyResult<usize> {
         Ok(self.range()?.as_ptr().addr())
@@ -147,9 +148,9 @@ impl VirtualRange {
 
     /// Maps physical memory at byte `offset` of the range.
     ///
-    /// Maps `nbytes` bytes of the memory, starting at `memory_offset` (default: all of it).
-    /// `access` is `"rw"`, `"r"`, or `None`, which makes every access a fault. Offsets and sizes
-    /// are multiples of the device's granularity.
+    /// Maps `nbytes` bytes of the memory, starting at its byte `memory_offset` (default: all of
+    /// it). `access` is `"rw"`, `"r"` or `None`. With `None`, every access faults. Offsets and
+    /// sizes must be multiples of the device's granularity.
     #[pyo3(signature = (offset, memory, *, memory_offset = 0, nbytes = None, access = Some("rw")))]
     fn map(
         &self,
@@ -167,7 +168,8 @@ impl VirtualRange {
         })?)
     }
 
-    /// Unmaps bytes (default: all). They must be one mapping, or several adjacent ones.
+    /// Unmaps `nbytes` bytes from byte `offset` (default: the whole range). These bytes must
+    /// consist of one mapping or several adjacent mappings.
     #[pyo3(signature = (offset = 0, nbytes = None))]
     fn unmap(&self, py: Python<'_>, offset: usize, nbytes: Option<usize>) -> PyResult<()> {
         let range = self.range()?;
@@ -175,7 +177,8 @@ impl VirtualRange {
         Ok(detached(py, || range.unmap(part))?)
     }
 
-    /// Changes the access to mappings (default: all). `access` is as for `map`.
+    /// Changes the access to the mappings in `nbytes` bytes from byte `offset` (default: the whole
+    /// range). `access` has the same meaning as for `map`.
     #[pyo3(signature = (access, offset = 0, nbytes = None))]
     fn protect(
         &self,
@@ -189,12 +192,13 @@ impl VirtualRange {
         Ok(detached(py, || range.set_access(part, access))?)
     }
 
-    /// Returns whether memory is mapped at a byte.
+    /// Returns whether memory is mapped at byte `offset` of the range.
     fn is_mapped(&self, offset: usize) -> PyResult<bool> {
         Ok(self.range()?.is_mapped(offset))
     }
 
-    /// Copies bytes from one mapping. The host must be able to access the memory.
+    /// Returns a copy of `nbytes` bytes from byte `offset`. The bytes must be in one mapping, and
+    /// the host must be able to access the memory.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -203,8 +207,8 @@ impl VirtualRange {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let range = self.range()?;
         let part = offset..offset.saturating_add(nbytes);
-        // Check the mapping before the buffer is allocated, because the range may be far larger
-        // than its mappings.
+        // Check the mapping before allocating the buffer, because the range may be far larger than
+        // its mappings.
         detached(py, || range.with_bytes(part.clone(), |_| ()))?;
         arguments::filled(py, nbytes, |into| {
             let read = range.with_bytes(part, |bytes| bytes.read(0, into));
@@ -212,7 +216,8 @@ impl VirtualRange {
         })
     }
 
-    /// Copies bytes into one mapping. The host must be able to access the memory.
+    /// Copies `data` to byte `offset` of the range. The bytes must be in one mapping, and the host
+    /// must be able to access the memory.
     fn write(&self, py: Python<'_>, offset: usize, data: Data) -> PyResult<()> {
         let range = self.range()?;
         let part = offset..offset.saturating_add(data.len());
@@ -221,7 +226,7 @@ impl VirtualRange {
         })?)
     }
 
-    /// Unmaps everything, and releases the addresses.
+    /// Unmaps all physical memory, and releases the addresses.
     fn close(&self, py: Python<'_>) {
         let range = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(range));

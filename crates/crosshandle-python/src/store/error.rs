@@ -1,5 +1,5 @@
-//! Errors of the store as Python exceptions. `crosshandle/_store_errors.py` defines the classes
-//! that only the store uses.
+//! Conversion of store errors to Python exceptions. `crosshandle/_store_errors.py` defines the
+//! exception classes that only the store uses.
 
 use crate::error::exception;
 use crosshandle::holder::HolderFault;
@@ -8,10 +8,10 @@ use pyo3::exceptions::{PyKeyError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// The result of a store's call, with an error that converts to a Python exception.
+/// The result of a call to a store. Its error type converts to a Python exception.
 pub(super) type Result<T> = std::result::Result<T, StoreFailure>;
 
-/// An error of a store, or a Python exception.
+/// An error from a store, or a Python exception that was raised during a call to the store.
 pub(super) enum StoreFailure {
     Store(Error),
     Python(PyErr),

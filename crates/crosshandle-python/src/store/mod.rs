@@ -1,4 +1,6 @@
-//! Named models that a holder keeps. Programs import `python/crosshandle/store.py`.
+//! Access to named models, which a holder process keeps in memory.
+//!
+//! Programs use this module through `python/crosshandle/store.py`.
 
 mod error;
 mod model;
@@ -10,7 +12,7 @@ pub(crate) use updater::StoreUpdater;
 use crate::array::arguments::{Items, Sizes};
 use crate::foreign::{Bytes, Foreign};
 use crate::interrupt::{self, Slices, released};
-use crosshandle::holder::{ClaimOptions, HandedOver, HeldName, HoldOptions, Recovered};
+use crosshandle::holder::{ClaimOptions, HandedOver, HeldName, HoldOptions};
 use crosshandle_store::{
     Error, Hash, LoadOptions, LoadTiming, NamedBytes, NamedRange, OpenOptions, Store,
 };
@@ -22,27 +24,30 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Interval at which a wait for the holder checks for operating system signals such as Ctrl-C. Each
-/// interval makes a new request to the holder.
+/// Interval at which a wait for the holder checks for operating system signals such as Ctrl-C.
+/// After each interval, the wait sends a new request to the holder.
 const SLICE: Duration = Duration::from_millis(500);
 
-/// Interval at which a claim checks for operating system signals. Each attempt at a claim makes the
-/// holder examine all processes. The interval must be longer than that takes on a busy machine, or
-/// the claim never succeeds.
+/// Interval at which a claim checks for operating system signals such as Ctrl-C. After each
+/// interval, the claim sends a new request, for which the holder examines all processes. The
+/// interval must be longer than this examination takes on a busy machine, or the claim never
+/// succeeds.
 const CLAIM_SLICE: Duration = Duration::from_secs(1);
 
-/// A client of the holder that keeps named models.
+/// A client for the holder, which keeps named models in memory.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct StoreClient(Store);
 
-/// A tensor of another library: its name, its safetensors type, its shape, and its bytes.
+/// A tensor to publish: its name, its safetensors type, its shape, and the array that contains its
+/// bytes.
 type Tensor<'py> = (String, String, Sizes<u64>, Bound<'py, Foreign>);
 
-/// The result of a load: the version of the name, the model's hash, whether the holder's successor
-/// has the model too, and the number of bytes that an earlier load had read.
+/// The result of `load` and `publish`: the name's new version, the model's hash, whether the
+/// holder's successor has the model too, and the number of bytes that a resumed load did not have
+/// to read again.
 ///
-/// The last element contains the seconds for allocating the memory, for allocating staging buffers,
-/// and for filling the memory.
+/// The last element contains three durations in seconds: for allocating the memory, for allocating
+/// staging buffers, and for filling the memory.
 type Published = (u64, String, bool, u64, (f64, f64, f64));
 
 fn published(held: HandedOver, hash: Hash, timing: LoadTiming, resumed: u64) -> Published {
@@ -71,8 +76,10 @@ impl StoreClient {
         Self(store)
     }
 
-    /// Opens a model. `place` is `None`, `"sleepable"`, `"agreed"` or an address. `options`
-    /// contains `expected_hash`, `or_elsewhere` and `back_up`.
+    /// Opens the model that the holder keeps under `name`. `place` selects the addresses: `None`
+    /// for any, `"sleepable"`, `"agreed"`, or an integer address. `timeout` is in seconds.
+    /// `options` may contain `expected_hash`, `or_elsewhere` and `back_up`. Programs call
+    /// `crosshandle.store.Store.open`, which documents them.
     #[pyo3(signature = (name, *, place, timeout, options))]
     fn open(
         &self,
@@ -112,8 +119,8 @@ impl StoreClient {
         Ok(StoreModel::new(model))
     }
 
-    /// Loads safetensors files, and hands them over. Returns the elements of
-    /// `crosshandle.store.Published`.
+    /// Loads safetensors files into shared memory, and hands the memory over to the holder under
+    /// `name`. Returns the fields of `crosshandle.store.Published`.
     #[pyo3(signature = (name, files, *, device, options, hold))]
     fn load(
         &self,
@@ -139,8 +146,9 @@ impl StoreClient {
         })?)
     }
 
-    /// Copies tensors, all from the host or all from the device itself, and hands them over as
-    /// `load` does.
+    /// Copies tensors into shared memory on `device`, and hands the memory over to the holder under
+    /// `name`. All tensors must be on the host, or all on `device`. Returns the same fields as
+    /// `load`.
     #[pyo3(signature = (name, tensors, *, device, options, hold))]
     fn publish(
         &self,
@@ -156,8 +164,8 @@ impl StoreClient {
         let (mut named, mut ranges) = (Vec::new(), Vec::new());
         for (name, dtype, shape, array) in &tensors {
             let (name, dtype, shape) = (name.clone(), dtype.clone(), shape.0.clone());
-            // SAFETY: the arrays live as long as `tensors`. The documentation of `Store.publish`
-            // forbids programs to write to them before it returns.
+            // SAFETY: `tensors` keeps the arrays alive until this function returns. The
+            // documentation of `Store.publish` tells the program not to write to them before that.
             match unsafe { array.get().bytes() } {
                 Some(Bytes::Host(bytes)) => named.push(NamedBytes {
                     name,
@@ -190,8 +198,9 @@ impl StoreClient {
         })?)
     }
 
-    /// Opens a model to write its tensors in place. `claim` makes this process the only writer.
-    /// `force` skips the proof that the previous writer has ended.
+    /// Opens a model for updates of its tensors in place. With `claim`, this process becomes the
+    /// only writer. With `force`, the holder does not check that the previous writer has ended.
+    /// `timeout` is in seconds. After the timeout, raises an exception. Ctrl-C interrupts the wait.
     #[pyo3(signature = (name, *, claim, force, timeout))]
     fn updater(
         &self,
@@ -217,7 +226,7 @@ impl StoreClient {
             let options = options.clone().wait(left.min(CLAIM_SLICE));
             let is_last = left <= CLAIM_SLICE;
             match released(py, None, || self.0.claim(name, &options)) {
-                Err(error) if (error.is_fenced() || error.is_timeout()) && !is_last => {
+                Err(error) if (error.has_writer() || error.is_timeout()) && !is_last => {
                     py.check_signals()?;
                 }
                 claimed => return Ok(StoreUpdater::new(claimed?)),
@@ -225,12 +234,12 @@ impl StoreClient {
         }
     }
 
-    /// Drops the contexts that are kept for later calls.
+    /// Drops the contexts that this client caches for later calls.
     fn forget_contexts(&self, py: Python<'_>) {
         py.detach(|| self.0.forget_contexts());
     }
 
-    /// Returns a list of the names that the holder keeps, with a dict for each name.
+    /// Returns a list with one dict for each name that the holder keeps.
     #[pyo3(signature = (timeout = None))]
     fn ls<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> Result<Bound<'py, PyList>> {
         let names = released(py, interrupt::timeout(timeout)?, || self.0.holder().list())?;
@@ -241,21 +250,23 @@ impl StoreClient {
         Ok(all)
     }
 
-    /// Removes a name from the holder.
+    /// Removes a name from the holder. Processes that have opened the model keep their memory.
     #[pyo3(signature = (name, timeout = None))]
     fn rm(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> Result<()> {
         let timeout = interrupt::timeout(timeout)?;
         Ok(released(py, timeout, || self.0.holder().remove(name))?)
     }
 
-    /// Protects a name from being removed or replaced, or ends the protection.
+    /// Protects a name from being removed or replaced if `pinned` is true. Otherwise ends that
+    /// protection.
     #[pyo3(signature = (name, pinned, timeout = None))]
     fn pin(&self, py: Python<'_>, name: &str, pinned: bool, timeout: Option<f64>) -> Result<()> {
         let timeout = interrupt::timeout(timeout)?;
         Ok(released(py, timeout, || self.0.holder().pin(name, pinned))?)
     }
 
-    /// Waits until a name has a version later than `version`, and returns that version.
+    /// Waits until a name has a version later than `version`, and returns the later version. Raises
+    /// an exception after `timeout` seconds. Ctrl-C interrupts the wait.
     fn await_version(
         &self,
         py: Python<'_>,
@@ -278,15 +289,10 @@ fn described<'py>(py: Python<'py>, name: &HeldName) -> PyResult<Bound<'py, PyDic
     own.set_item("pinned", name.pinned)?;
     own.set_item("created", name.created_unix_s)?;
     own.set_item("has_tokens", name.has_tokens)?;
-    let recovered = name.recovered.map(|how| match how {
-        Recovered::SameFiles => "same files",
-        _ => "unverified",
-    });
-    own.set_item("recovered", recovered)?;
+    own.set_item("recovered", name.recovered.map(|how| how.to_string()))?;
     let largest = name.parts.iter().max_by_key(|part| part.bytes);
     own.set_item("device", largest.map(|part| &part.device))?;
-    let bytes: u64 = name.parts.iter().map(|part| part.bytes).sum();
-    own.set_item("nbytes", bytes)?;
+    own.set_item("nbytes", name.bytes())?;
     Ok(own)
 }
 
@@ -298,11 +304,11 @@ fn hash_of(text: &str) -> PyResult<Hash> {
 
 fn not_plain(name: &str) -> PyErr {
     PyValueError::new_err(format!(
-        "the array {name} has gaps, or is on another device: make it contiguous, and bring it to the host"
+        "the array {name} has gaps, or is on another device: make it contiguous, and copy it to the host"
     ))
 }
 
-/// Converts the options for loading that `store.py` passes.
+/// Converts the options for a load, which `store.py` passes as a dict.
 fn load_options(given: &Bound<'_, PyDict>) -> PyResult<LoadOptions> {
     let mut options = LoadOptions::new();
     if let Some(threads) = item::<usize>(given, "threads")? {
@@ -335,7 +341,7 @@ fn load_options(given: &Bound<'_, PyDict>) -> PyResult<LoadOptions> {
     Ok(options)
 }
 
-/// Converts the options for a name that `store.py` passes.
+/// Converts the options for a name, which `store.py` passes as a dict.
 fn hold_options(given: &Bound<'_, PyDict>) -> PyResult<HoldOptions> {
     let mut options = HoldOptions::new();
     if let Some(replaces) = item::<bool>(given, "replace")? {
@@ -353,7 +359,7 @@ fn hold_options(given: &Bound<'_, PyDict>) -> PyResult<HoldOptions> {
     Ok(options)
 }
 
-/// Returns the value of a key in a dict, or `None` if it is missing or None.
+/// Returns the value for `key`, or `None` if the key is missing or its value is Python's `None`.
 fn item<'py, T>(given: &Bound<'py, PyDict>, key: &str) -> PyResult<Option<T>>
 where
     T: for<'a> FromPyObject<'a, 'py>,
@@ -365,8 +371,9 @@ where
     }
 }
 
-/// Waits by calling `attempt` with short timeouts, without the interpreter's lock, until it returns
-/// something other than a timeout.
+/// Calls `attempt` repeatedly with a timeout of at most `slice`, without the interpreter's lock,
+/// until it succeeds or fails. Returns a timeout error after `timeout` seconds, or the exception of
+/// a Python signal handler.
 fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<f64>,

@@ -1,4 +1,4 @@
-//! Models that this process has opened from a store.
+//! The class `StoreModel`, a model that this process has opened.
 
 use super::error::Result;
 use super::wait;
@@ -12,20 +12,24 @@ use pyo3::types::PyDict;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// Interval at which a wait checks for operating system signals such as Ctrl-C.
+/// Interval at which a wait on a model checks for operating system signals such as Ctrl-C. During
+/// an interval, the wait holds the model's lock.
 ///
-/// `sleep`, `wake` and `refresh` on other threads cannot start before the interval ends. If the
-/// interval is too short, a wait on a busy machine may never get a reply from a new writer.
+/// `sleep`, `wake` and `refresh` on other threads need that lock, so a long interval delays them.
+/// If the interval is too short, a wait on a busy machine may end before a new writer replies,
+/// every time.
 const SLICE: Duration = Duration::from_millis(200);
 
-/// Interval at which a wake checks for operating system signals. Each interval makes a new request
-/// to the holder. If the interval is too short, a wake may not notice that a claim was abandoned.
+/// Interval at which `wake` checks for operating system signals such as Ctrl-C. After each
+/// interval, `wake` sends a new request to the holder. If the interval is too short, `wake` may not
+/// notice that a writer has abandoned its claim.
 const WAKE_SLICE: Duration = Duration::from_millis(500);
 
-/// Time that `wake` and `verify` wait for an update to end. The store crate uses the same timeout.
+/// Time that `wake` and `verify` wait for an update in progress to end. After this time, they fail
+/// with a timeout error. The crate `crosshandle-store` uses the same default.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// An open model: one mapping that contains all its tensors.
+/// A model that this process has opened. One mapping contains all of its tensors.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct StoreModel(RwLock<Model>);
 
@@ -34,8 +38,8 @@ impl StoreModel {
         Self(RwLock::new(model))
     }
 
-    /// Calls `f` with the model, without the interpreter's lock, because another thread may be
-    /// changing the model.
+    /// Calls `f` with the model. Releases the interpreter's lock first, because `f` waits if
+    /// another thread is changing the model.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -55,8 +59,8 @@ impl StoreModel {
 
 #[pymethods]
 impl StoreModel {
-    /// Returns the name, the version, the hash, the device, the size in bytes, and the number of
-    /// the last update.
+    /// Returns the model's name, version, hash, device and size in bytes, and the number of the
+    /// latest update that this process has seen.
     fn describe(&self, py: Python<'_>) -> Result<(String, u64, String, String, u64, u64)> {
         self.with(py, |model| {
             Ok((
@@ -70,7 +74,8 @@ impl StoreModel {
         })
     }
 
-    /// Returns the safetensors type, the shape, the offset and the length in bytes of each tensor.
+    /// Returns a dict from tensor names to tuples: the safetensors type, the shape, the offset in
+    /// bytes, and the size in bytes.
     fn tensors<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let tensors = self.with(py, |model| Ok(model.manifest().tensors.clone()))?;
         let all = PyDict::new(py);
@@ -80,7 +85,7 @@ impl StoreModel {
         Ok(all)
     }
 
-    /// Returns the metadata of the model's files.
+    /// Returns the metadata (a dict of strings) that the model's safetensors files contained.
     fn metadata<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let metadata = self.with(py, |model| Ok(model.manifest().metadata.clone()))?;
         let all = PyDict::new(py);
@@ -90,8 +95,8 @@ impl StoreModel {
         Ok(all)
     }
 
-    /// Returns a tensor as an array of a type that this package supports. The array keeps the
-    /// memory open.
+    /// Returns a tensor as a read-only array with element type `dtype`, without a copy. The array
+    /// keeps the model's memory open.
     fn array(&self, py: Python<'_>, name: &str, dtype: &Bound<'_, PyAny>) -> Result<Array> {
         let dtype = Dtype::of(dtype)?;
         let (memory, info) = self.with(py, |model| {
@@ -118,19 +123,21 @@ impl StoreModel {
         Ok(Array::of(memory, layout, true)?)
     }
 
-    /// The address of the model's memory, which does not change while the model sleeps.
+    /// The address of the model's memory. It stays the same while the model sleeps and after it
+    /// wakes.
     #[getter]
     fn address(&self, py: Python<'_>) -> Result<Option<usize>> {
         self.with(py, |model| Ok(model.address()))
     }
 
-    /// Whether the model sleeps.
+    /// Whether the model sleeps, which means that its memory is not mapped.
     #[getter]
     fn asleep(&self, py: Python<'_>) -> Result<bool> {
         self.with(py, |model| Ok(model.is_asleep()))
     }
 
-    /// Hashes the contents again, and compares the hash.
+    /// Hashes the model's contents again, and compares the result with the recorded hash. Raises
+    /// `WrongContentsError` if they differ.
     #[pyo3(signature = (threads = None))]
     fn verify(&self, py: Python<'_>, threads: Option<usize>) -> Result<()> {
         let options = LoadOptions::new();
@@ -138,13 +145,14 @@ impl StoreModel {
             Some(threads) => options.threads(threads),
             None => options,
         };
-        // A long wait for an update can be interrupted, but hashing cannot.
+        // Ctrl-C interrupts this wait, but not the hashing after it.
         let patience = Some(UPDATE_PATIENCE.as_secs_f64());
         self.stable(py, patience)?;
         self.with(py, |model| model.verify(&options))
     }
 
-    /// Waits until no update is in progress. Returns a number that changes with each update.
+    /// Waits until no update is in progress. Returns a number that changes with each update. Raises
+    /// an exception after `timeout` seconds. Ctrl-C interrupts the wait.
     fn stable(&self, py: Python<'_>, timeout: Option<f64>) -> Result<u64> {
         wait(py, timeout, SLICE, |slice| self.read().stable(slice))
     }
@@ -154,21 +162,22 @@ impl StoreModel {
         self.with(py, |model| model.is_still(number))
     }
 
-    /// Waits until an update later than update `number` has finished. Returns the later update's
-    /// number.
+    /// Waits until an update later than update `number` has finished, and returns the later
+    /// update's number. Raises an exception after `timeout` seconds. Ctrl-C interrupts the wait.
     fn next_update(&self, py: Python<'_>, number: u64, timeout: Option<f64>) -> Result<u64> {
         wait(py, timeout, SLICE, |slice| {
             self.read().next_update(number, slice)
         })
     }
 
-    /// Reads the tensor names and the hash again. Returns the number of the last update.
+    /// Reads the tensor names and the hash again, because an update may have changed them. Returns
+    /// the number of the latest update. Raises an exception after `timeout` seconds.
     fn refresh(&self, py: Python<'_>, timeout: Option<f64>) -> Result<u64> {
         wait(py, timeout, SLICE, |slice| self.write().refresh(slice))
     }
 
-    /// Unmaps the memory, and keeps its addresses reserved. With `to`, the model first moves to
-    /// that device.
+    /// Unmaps the model's memory, but keeps its addresses reserved. With `to`, first copies the
+    /// model to that device, and publishes the copy as the next version of the name.
     #[pyo3(signature = (to = None))]
     fn sleep(&self, py: Python<'_>, to: Option<&str>) -> Result<()> {
         Ok(released(py, None, || match to {
@@ -177,8 +186,8 @@ impl StoreModel {
         })?)
     }
 
-    /// Maps the current version of the name at the same addresses. Returns whether the version has
-    /// changed.
+    /// Maps the latest version of the model at the same addresses as before. Returns whether the
+    /// version has changed since the model was last mapped.
     fn wake(&self, py: Python<'_>) -> Result<bool> {
         let patience = Some(UPDATE_PATIENCE.as_secs_f64());
         wait(py, patience, WAKE_SLICE, |slice| {

@@ -1,4 +1,4 @@
-//! Updates of models in place.
+//! The class `StoreUpdater`, which updates a model in place.
 
 use super::error::Result;
 use super::{Tensor, load_options, not_plain};
@@ -15,8 +15,8 @@ use std::sync::{Mutex, TryLockError};
 /// A model that this process can update in place.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct StoreUpdater {
-    /// The version is outside the lock, because an update calls code of the program while it holds
-    /// the lock.
+    /// The version is outside the lock, so that it can be read during an update, which runs the
+    /// program's code while it holds the lock.
     version: u64,
     epoch: Option<u64>,
     updater: Mutex<Updater>,
@@ -34,21 +34,22 @@ impl StoreUpdater {
 
 #[pymethods]
 impl StoreUpdater {
-    /// The version that this updater writes.
+    /// The model version that this updater writes to.
     #[getter]
     fn version(&self) -> u64 {
         self.version
     }
 
-    /// The number of this process as the only writer of the name, or `None` if the name was not
-    /// claimed.
+    /// The number of the claim by which this process is the only writer, or `None` if this process
+    /// has not claimed the name.
     #[getter]
     fn epoch(&self) -> Option<u64> {
         self.epoch
     }
 
-    /// Makes one update. Writes the lists of tensors that `pieces` yields, and the tensors of
-    /// `files`. Returns the model's new hash.
+    /// Makes one update. Writes the tensors that `pieces` yields (each item is a list of tensors),
+    /// and then the tensors from `files`. First waits at most `timeout` seconds for the end of
+    /// another process's update. Returns the model's new hash.
     #[pyo3(signature = (pieces, files, *, hashed, timeout, options))]
     fn update(
         &self,
@@ -66,15 +67,15 @@ impl StoreUpdater {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 return Err(PyValueError::new_err(
-                    "an update by this object is under way: make one object for each thread",
+                    "an update by this object is in progress: create one updater for each thread",
                 )
                 .into());
             }
         };
         let updater: &mut Updater = &mut updater;
         let slices = Slices::new(interrupt::timeout(Some(timeout))?);
-        // This loop does the work of `wait`, which cannot be used because the result borrows from
-        // the updater.
+        // This loop replaces `wait`, which cannot be used because the result borrows from the
+        // updater.
         let update = loop {
             let (next, is_last) = slices.next(SLICE);
             let free = &mut *updater;
@@ -87,8 +88,8 @@ impl StoreUpdater {
         for piece in pieces.by_ref() {
             let Items::<Tensor<'_>>(tensors) = piece?.extract()?;
             for (name, dtype, shape, array) in &tensors {
-                // SAFETY: the array lives as long as `tensors`. The documentation of
-                // `Updater.update` forbids programs to write to the array during this time.
+                // SAFETY: `tensors` keeps the array alive. The documentation of `Updater.update`
+                // tells the program not to write to it during the update.
                 let bytes = unsafe { array.get().bytes() };
                 released(py, None, || match bytes {
                     Some(Bytes::Host(bytes)) => update.write([NamedBytes {

@@ -1,5 +1,5 @@
-//! BLAKE3 of contents that several threads read in pieces. The result is the ordinary hash of all
-//! bytes in order, as any other program computes it.
+//! The BLAKE3 hash of contents that several threads read in pieces. The result is the ordinary
+//! BLAKE3 hash of all bytes in order.
 
 use blake3::hazmat::{self, ChainingValue, HasherExt, Mode};
 use blake3::{Hash, Hasher};
@@ -13,10 +13,9 @@ pub(crate) fn pieces(len: u64) -> u64 {
     len.div_ceil(PIECE_BYTES)
 }
 
-/// The hash of one piece.
 #[derive(Clone)]
 pub(crate) enum PieceHash {
-    /// The hash of one piece of several.
+    /// The hash of a piece, if there are several pieces.
     Part(ChainingValue),
     /// The hash of the only piece, which is the hash of the whole contents.
     Whole(Hash),

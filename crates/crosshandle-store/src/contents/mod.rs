@@ -7,7 +7,7 @@ use self::hash::{PIECE_BYTES, PieceHash, PieceHasher};
 use self::transfer::Transfer;
 use crate::error::Result;
 use crate::source::Source;
-use crate::tuning::{HASH_BYTES, MAX_THREADS, NOTED_PIECES};
+use crate::tuning::HASH_BYTES;
 use crate::{Error, LoadOptions};
 use crosshandle::{Command, Context, Memory, MemoryRange, SharedBytes};
 use std::num::NonZeroUsize;
@@ -17,6 +17,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Number of pieces that a resumable load copies before it waits for the device and records their
+/// hashes. With fewer, the device waits for the thread more often. With more, more bytes are read
+/// again after a kill.
+const NOTED_PIECES: usize = 8;
+
+/// Maximum number of threads by default. With fewer, hashing takes longer than copying to a fast
+/// GPU. More threads do not increase the memory bandwidth.
+const MAX_THREADS: usize = 16;
+
 /// Returns the number of threads that is used by default.
 pub(crate) fn usual_threads() -> usize {
     thread::available_parallelism()
@@ -24,18 +33,19 @@ pub(crate) fn usual_threads() -> usize {
         .min(MAX_THREADS)
 }
 
-/// A job that writes or reads memory with several threads. Each calls `progress` with the number of
-/// bytes that it has done.
+/// A job that writes or reads memory with several threads. Each thread calls `progress` with the
+/// number of bytes that it has finished.
 pub(crate) struct Work<'a> {
     context: &'a Context,
     memory: &'a Memory,
     options: &'a LoadOptions,
     progress: &'a (dyn Fn(u64) + Sync),
-    /// Longest time that a thread took to make its staging buffers, in nanoseconds.
+    /// Longest time in nanoseconds that a thread took to allocate its staging buffers.
     staging_ns: AtomicU64,
 }
 
-/// A callback for each piece that is in place, with its number and its hash.
+/// A callback for each piece that is complete in the memory. It gets the number and the hash of the
+/// piece.
 pub(crate) type Note<'a> = &'a (dyn Fn(u64, &PieceHash) -> Result<()> + Sync);
 
 impl<'a> Work<'a> {
@@ -54,7 +64,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Returns the longest time that a thread took to make its staging buffers.
+    /// Returns the longest time that a thread took to allocate its staging buffers.
     pub(crate) fn staging_time(&self) -> Duration {
         Duration::from_nanos(self.staging_ns.load(Ordering::Relaxed))
     }
@@ -68,7 +78,7 @@ impl<'a> Work<'a> {
     }
 
     /// Fills pieces of the memory from a source, and returns their hashes. Calls `note` for each
-    /// piece that is in place.
+    /// piece that is complete in the memory.
     pub(crate) fn fill(
         &self,
         source: &Source<'_>,
@@ -117,8 +127,8 @@ impl<'a> Work<'a> {
         Ok(found.all())
     }
 
-    /// Copies memory that the device can access to places of this memory, with the device, and
-    /// writes zeros to other places. Waits until that is done.
+    /// Makes the device copy other memory to places in this memory, and write zeros to other
+    /// places. Waits until the device has finished.
     pub(crate) fn copy(&self, copies: &[(u64, MemoryRange)], zeros: &[(u64, u64)]) -> Result<()> {
         let queue = self.context.create_queue()?;
         let place = |start: u64, len: usize| {
@@ -135,13 +145,13 @@ impl<'a> Work<'a> {
             }
             Ok(())
         })();
-        // Wait after a failure too, because the caller may then free the ranges.
+        // Wait even after a failure, because the caller may free the ranges after this call.
         let finished = queue.finish();
         submitted?;
         Ok(finished?)
     }
 
-    /// Writes all runs of a source, and nothing to the gaps.
+    /// Writes all runs of a source, and leaves the gaps between them unchanged.
     pub(crate) fn write(&self, source: &Source<'_>) -> Result<()> {
         let parts = source.parts(PIECE_BYTES);
         self.on_threads(&parts, |items| {
@@ -250,7 +260,7 @@ impl<'a> Work<'a> {
                 .min(items.len())
                 .saturating_sub(1);
             let others: Vec<_> = (0..others)
-                // If fewer threads can be started than wanted, the work takes longer.
+                // If the system starts fewer threads, the work only takes longer.
                 .filter_map(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
                 .collect();
             let own = run();

@@ -1,4 +1,4 @@
-//! Copies between a thread's buffers and memory of any device.
+//! Copies between a thread's buffers and memory on any device.
 
 use crate::error::Result;
 use crosshandle::{
@@ -7,10 +7,10 @@ use crosshandle::{
 
 /// One thread's access to the bytes of a memory, piece by piece.
 pub(crate) enum Transfer<'a> {
-    /// The host accesses the memory itself.
+    /// The host accesses the memory directly.
     Direct(SharedBytes<'a>),
     /// The device copies between the memory and two staging buffers that the host can access. While
-    /// the device copies from one, the thread fills the other.
+    /// the device copies from one buffer, the thread fills the other.
     Staged {
         memory: &'a Memory,
         stages: Box<[Stage; 2]>,
@@ -60,9 +60,9 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    /// Writes `len` bytes at `offset`, in parts of at most `part_bytes`. `fill` produces each part,
-    /// and is called with the part's offset in the written bytes and its place. Returns when the
-    /// last part is filled. The device may still be copying.
+    /// Writes `len` bytes at `offset`, in parts of at most `part_bytes`. For each part, calls
+    /// `fill` with the part's offset in the written bytes, and with the memory to fill. Returns
+    /// when the last part is filled. The device may still be copying then.
     pub(crate) fn write(
         &mut self,
         offset: usize,
@@ -148,7 +148,7 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Waits until all written bytes are in place, even if a copy has failed.
+    /// Waits until the device has finished all copies, even if a copy has failed.
     pub(crate) fn finish(&self) -> Result<()> {
         match self {
             Self::Direct(_) => Ok(()),
@@ -164,7 +164,7 @@ impl Drop for Transfer<'_> {
     /// Waits for the device, even after a failure. The device writes the memory during a copy, and
     /// the caller is about to publish the state of that memory.
     fn drop(&mut self) {
-        // A caller that needs the result has called `finish` itself.
+        // Ignore the result, because a caller that needs it has called `finish`.
         let _ = self.finish();
     }
 }

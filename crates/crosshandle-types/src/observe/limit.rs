@@ -1,9 +1,12 @@
 //! A rate limit for messages of one kind, so that many similar events do not flood a log.
 
-use super::tuning::MESSAGES_A_SECOND;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+
+/// Maximum number of messages of one kind per second. Further messages are only counted. Larger
+/// values name more of many peers that die at once. Smaller values shorten a flood of refusals.
+const MESSAGES_A_SECOND: u32 = 16;
 
 /// Limits the messages of one kind per second. Takes no lock.
 pub struct Limit {

@@ -14,7 +14,6 @@ mod facade;
 mod limit;
 mod metrics;
 mod reason;
-mod tuning;
 
 pub use limit::Limit;
 pub use reason::{Reason, Side};

@@ -64,8 +64,8 @@ impl PackedBundle {
         Ok(head.finish(&table)?)
     }
 
-    /// Returns the bytes to send. They can be unpacked while this object exists. If there is no
-    /// [`table`](Self::table), they can be unpacked while the handles in them can be opened.
+    /// Returns the bytes to send. If the bundle has a [`table`](Self::table) in shared memory, the
+    /// bytes can be unpacked only while this object exists.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -76,7 +76,7 @@ impl PackedBundle {
         self.table.as_ref()
     }
 
-    /// Returns the bytes and the memory of the table. The caller keeps the memory for as long as a
+    /// Returns the bytes to send and the memory of the table. Keep that memory for as long as a
     /// process may unpack the bytes.
     pub fn into_parts(self) -> (Vec<u8>, Option<Memory>) {
         (self.bytes, self.table)

@@ -20,9 +20,10 @@ use std::time::Duration;
 /// context is dropped. Its exports can then no longer be opened, unless one of its objects still
 /// exists.
 ///
-/// Dropping the last clone may block for a second or two until threads of this library have closed
-/// what they are closing. A process that then ends does not race with them. The drop does not wait
-/// for commands that wait for other processes.
+/// Dropping the last clone may block for a second or two, until background threads of this library
+/// have released the driver's objects that they own. A process that ends after the drop therefore
+/// does not race with these threads. The drop does not wait for commands that wait for other
+/// processes.
 ///
 /// In this example, a program starts itself as a second process, which opens memory and an event:
 ///
@@ -69,12 +70,12 @@ use std::time::Duration;
 /// Start peers that need these with `exec`, as `std::process::Command` does.
 #[derive(Clone)]
 pub struct Context {
-    inner: Arc<Inner>,
+    inner: Arc<OpenContext>,
 }
 
 /// The parts of a context that end when the last `Context` is dropped, even if objects keep the
 /// core alive. The order of the fields is the order of their drops.
-struct Inner {
+struct OpenContext {
     /// The queue that waits for native events and records them. Each of its commands runs as soon
     /// as its waits have ended.
     native_events: OnceLock<Queue>,
@@ -83,7 +84,7 @@ struct Inner {
     _exchange: DriverJobsBarrier,
 }
 
-impl Drop for Inner {
+impl Drop for OpenContext {
     fn drop(&mut self) {
         if self.core.is_inherited() {
             // Threads of the parent may have held locks that the drop of the core would take.
@@ -114,7 +115,7 @@ impl Context {
     /// Creates a context on `device` with the default options.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the driver or the operating system refuses.
+    /// [`Error`](crate::Error) if the driver or the operating system reports an error.
     pub fn new(device: &Device) -> Result<Self> {
         Self::with_options(device, ContextOptions::new())
     }
@@ -122,7 +123,7 @@ impl Context {
     /// Creates a context on `device` with options.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the driver or the operating system refuses.
+    /// [`Error`](crate::Error) if the driver or the operating system reports an error.
     pub fn with_options(device: &Device, options: ContextOptions) -> Result<Self> {
         let core = ContextCore::new(device.clone(), options, |device| device.create_context())?;
         Ok(Self::of(core))
@@ -130,7 +131,7 @@ impl Context {
 
     pub(super) fn of(core: ContextCore) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(OpenContext {
                 native_events: OnceLock::new(),
                 core: Arc::new(core),
                 _exchange: DriverJobsBarrier,
@@ -234,7 +235,7 @@ impl Context {
     #[inline]
     fn open_by(&self, handle: &MemoryHandle, access: Access, by: &OpenDeadline) -> Result<Memory> {
         let opened = Memory::open(self.core(), handle, access, by);
-        // `inspect_err` would move the memory once more.
+        // This is not `inspect_err`, which would move the opened memory once more.
         if let Err(error) = &opened {
             observe::not_opened(HandleKind::Memory, error);
         }
@@ -264,7 +265,7 @@ impl Context {
         handles.iter().map(open).collect()
     }
 
-    /// Creates an event that can be shared. It is complete, because no signal was submitted yet.
+    /// Creates an event that can be shared. Until a signal is submitted, the event is complete.
     ///
     /// # Errors
     /// [`Error::LimitReached`](crate::Error::LimitReached) if the context already shares a million
@@ -336,15 +337,15 @@ impl Context {
     /// Creates a queue that runs its commands in order.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the driver or the operating system refuses.
+    /// [`Error`](crate::Error) if the driver or the operating system reports an error.
     pub fn create_queue(&self) -> Result<Queue> {
         self.create_queue_with(QueueOrder::InOrder)
     }
 
-    /// Creates a queue that runs its commands in order or as soon as possible.
+    /// Creates a queue that runs its commands in order, or each command as soon as possible.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the driver or the operating system refuses.
+    /// [`Error`](crate::Error) if the driver or the operating system reports an error.
     pub fn create_queue_with(&self, order: QueueOrder) -> Result<Queue> {
         let queue = self.core().backend().create_queue(order)?;
         let copied = self.core().exporter().copied();
@@ -361,7 +362,8 @@ impl Context {
         Ok(place.get_or_init(|| queue))
     }
 
-    /// Returns freed memory that is kept for reuse to the system.
+    /// Returns freed memory that is kept for reuse to the system. Also unmaps memory of other
+    /// processes that is not open.
     pub fn trim(&self) {
         self.core().trim();
     }

@@ -1,7 +1,7 @@
 //! Devices, which have memory and run queues.
 
 use crate::backends;
-use crosshandle_hal::{Backend, BackendDevice, BackendPartitions};
+use crosshandle_hal::{BackendDevice, BackendPartitions};
 use crosshandle_handle::BackendKind;
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
@@ -29,8 +29,8 @@ impl Device {
     }
 
     /// Returns the device with a name. The name is a backend (`host`, `cuda`, `level_zero`),
-    /// optionally followed by a colon and the device's number (`cuda:1`). Without a number it is
-    /// the first device.
+    /// optionally followed by a colon and the device's number (`cuda:1`). Without a number, the
+    /// name means the backend's first device.
     ///
     /// # Errors
     /// [`Error::NoDevice`] if no such device exists. Its text says what was looked for and where.
@@ -46,9 +46,7 @@ impl Device {
         let index: usize = index
             .parse()
             .map_err(|_| missing(format!("'{index}' is not the number of a device")))?;
-        let backend: &dyn Backend = *backends::all()
-            .iter()
-            .find(|backend| backend.kind() == kind)
+        let backend = backends::of(kind)
             .ok_or_else(|| missing(format!("this build has no {kind} backend")))?;
         if let Err(reason) = backend.status() {
             return Err(missing(reason));
@@ -100,7 +98,7 @@ impl Device {
     /// call may search for a runtime and load it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it cannot be divided. Its text says why.
+    /// [`Error::Unsupported`] if the device cannot be divided. The error's text says why.
     pub fn partitions(&self) -> Result<PartitionLimits> {
         self.divider()?.limits().map_err(Error::Unsupported)
     }
@@ -138,7 +136,7 @@ impl Device {
     }
 
     /// Returns the native objects of the runtime that compiles and runs kernels, for programs that
-    /// also call it.
+    /// also call the runtime directly.
     ///
     /// # Errors
     /// [`Error::Unsupported`] as for [`kernels`](Self::kernels), and if the driver itself runs
@@ -150,8 +148,8 @@ impl Device {
     }
 
     /// Returns a description of the runtime that compiles and runs kernels, or `None` if the driver
-    /// itself does it. Like [`kernels`](Self::kernels), the first call may search for the runtime
-    /// and load it.
+    /// itself compiles and runs them. Like [`kernels`](Self::kernels), the first call may search
+    /// for the runtime and load it.
     pub fn kernel_runtime(&self) -> Option<String> {
         self.inner.kernel_runtime()?.description()
     }
@@ -161,22 +159,22 @@ impl Device {
         self.inner.free_memory()
     }
 
-    /// Returns whether this device can access memory of another one. If so, contexts on this device
-    /// can open that memory, and this device's queues can use memory that this process allocated
-    /// there.
+    /// Returns whether this device can access the memory of another device. If so, contexts on this
+    /// device can open that memory, and this device's queues can use memory that this process
+    /// allocated there.
     pub fn reaches(&self, other: &Self) -> bool {
         self.info().backend == other.info().backend && self.inner.reaches(other.info().uuid)
     }
 
-    /// Returns the driver's own device, for programs that also call the driver. It is `None` if the
-    /// backend has none.
+    /// Returns the driver's own device, for programs that also call the driver. Returns `None` if
+    /// the backend has no such object.
     pub fn native(&self) -> Option<NativeObject> {
         let native = self.inner.native()?;
         Some(NativeObject::new(self.info().backend, native.raw()))
     }
 
     /// Returns the native object that represents the driver itself, for programs that also call the
-    /// driver. It is `None` if the backend has none.
+    /// driver. Returns `None` if the backend has no such object.
     pub fn native_driver(&self) -> Option<NativeObject> {
         let driver = self.inner.native()?.driver()?;
         Some(NativeObject::new(self.info().backend, driver))

@@ -19,8 +19,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A driver's event that happens when a signal of an [`Event`] is finished. It is destroyed on
-/// drop. Submitted waits for a `CUevent` stay valid after that. Waits for a `ze_event_handle_t`
-/// must have ended before.
+/// drop. Waits for a `CUevent` that were already submitted stay valid after the drop. Waits for a
+/// `ze_event_handle_t` must have ended before the drop.
 pub struct NativeEvent {
     inner: Arc<dyn crosshandle_hal::NativeEvent>,
     backend: BackendKind,
@@ -28,7 +28,7 @@ pub struct NativeEvent {
 
 impl NativeEvent {
     /// Returns a driver's event that happens when the latest signal of `event` succeeds or fails.
-    /// If no signal was submitted yet, it happens at once.
+    /// If no signal was submitted yet, the driver's event happens at once.
     ///
     /// # Errors
     /// - [`Error::Unsupported`] if the driver has no events.
@@ -92,8 +92,8 @@ impl Context {
         native.ok_or_else(|| unsupported(&*self.device().inner))
     }
 
-    /// Returns the driver's own context, for programs that also call the driver. It is `None` if
-    /// the backend has none. The driver's context exists at least as long as `self`.
+    /// Returns the driver's own context, for programs that also call the driver. Returns `None` if
+    /// the backend has no such object. The driver's context exists at least as long as `self`.
     pub fn native(&self) -> Option<NativeObject> {
         let value = self.core().backend().native()?.raw().ok()?;
         Some(NativeObject::new(self.device().info().backend, value))
@@ -131,8 +131,8 @@ impl Context {
     /// by this library or by other code. A driver's own `free` does the same. Call this before
     /// memory is reused for which unknown code may have submitted work.
     ///
-    /// It also waits for streams that wait for events, however long that takes. Stream captures, in
-    /// any thread, continue undisturbed.
+    /// The call also waits for streams that wait for events, however long that takes. Stream
+    /// captures, in any thread, continue undisturbed.
     ///
     /// # Errors
     /// - [`Error::Unsupported`] if the backend cannot do this.
@@ -260,7 +260,8 @@ impl Event {
         context.native_context()?;
         let event = context.create_event_with(options)?;
         let backend = Arc::clone(context.core().backend());
-        // Kept for as long as the command.
+        // The object that keeps the driver's event. The command keeps it until the command is
+        // complete.
         let kept = Mutex::new(None);
         let wait = Command::new(Work::Native(Box::new(move |queue| {
             let native = backend.native().expect("checked above");

@@ -123,7 +123,7 @@ impl PhysicalMemory {
             attachment.fetch(fields, access, deadline)
         })?;
         let len = fetched.len;
-        // Checked before the driver sees the memory.
+        // The end is checked before the driver sees the memory.
         let end = fields.offset + fields.length;
         if end > len {
             return Err(Error::Extent { end, actual: len });

@@ -66,10 +66,11 @@ impl Queue {
         self.order
     }
 
-    /// Returns the driver's own queue, for programs that submit to it too; `None` where the backend
-    /// has none. Work that they submit runs in the order of the calls; if this queue is out of
-    /// order, among its barriers. From the first call on, [`finish`](Self::finish) and
-    /// [`is_idle`](Self::is_idle) count the program's commands too.
+    /// Returns the driver's own queue, for programs that also submit work through the driver.
+    /// Returns `None` if the backend has no such queue. The commands of this queue and the
+    /// program's own work run in the order in which they were submitted. If this queue is out of
+    /// order, only its barriers order them. After the first call of this function,
+    /// [`finish`](Self::finish) and [`is_idle`](Self::is_idle) also cover the program's own work.
     pub fn native(&self) -> Option<NativeObject> {
         let native = self.inner.native()?;
         Some(NativeObject::new(self.backend, native.share()))
@@ -83,7 +84,7 @@ impl Queue {
     #[inline]
     pub fn submit(&self, mut command: Command) -> Result<()> {
         let result = self.resolve_and_run(&mut command.submission);
-        // `resolve_and_run` leaves nothing in it that has a drop.
+        // `resolve_and_run` has emptied the submission, so nothing in it needs to be dropped.
         let Command { submission } = command;
         mem::forget(submission);
         result
@@ -158,8 +159,8 @@ impl Queue {
                 let memory = memory.into_iter().flatten();
                 return memory.for_each(|memory| Opened::count_copied(memory, copy.bytes));
             }
-            // Counted for the graph's context only. Finding the memory of each node would cost time
-            // in every run.
+            // The bytes are counted only for the graph's context. Finding the memory of each node
+            // would cost time in every run.
             Work::Graph(run) => {
                 self.copied.fetch_add(run.copied, Ordering::Relaxed);
                 return;
@@ -196,8 +197,8 @@ impl Queue {
         ))
     }
 
-    /// Makes all commands that are submitted later wait for the latest signal of an event. If there
-    /// is none, they wait for the first one.
+    /// Makes all commands that are submitted later wait for the latest signal of an event. If the
+    /// event has no signal yet, they wait for its first signal.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -238,6 +239,22 @@ impl Queue {
     }
 
     /// Returns whether all submitted commands are complete.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn try_finish(&self) -> Result<bool> {
+        if !self.is_idle() {
+            return Ok(false);
+        }
+        match self.inner.finish(Deadline::after(Duration::ZERO)) {
+            // Another thread has submitted a command.
+            Err(Error::TimedOut(_)) => Ok(false),
+            finished => finished.map(|()| true),
+        }
+    }
+
+    /// Returns whether all submitted commands are complete. It leaves their errors to
+    /// [`finish`](Self::finish).
     pub fn is_idle(&self) -> bool {
         self.inner.is_idle()
     }
@@ -300,6 +317,7 @@ mod tests {
                     assert!(numbers.is_sorted());
                     all.lock().unwrap().extend(numbers);
                     queue.finish().unwrap();
+                    assert!(queue.try_finish().unwrap());
                 });
             }
         });

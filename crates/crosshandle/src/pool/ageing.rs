@@ -9,7 +9,6 @@
 //! driver while the process ends. There, an empty segment is reused for the next size that needs
 //! one, and [`Pool::trim`] returns it to the system.
 
-use super::tuning::{AGEING_INTERVAL, SMALLEST_RELEASED_BYTES};
 use super::{Class, Pool, PoolSegment, Pooled};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::process;
@@ -18,6 +17,16 @@ use crosshandle_types::sync::{Mutex, MutexGuard};
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Interval at which pools with much free memory are checked. Free blocks that were not used for a
+/// whole interval lose their pages. A program that reuses blocks more slowly than that touches
+/// fresh pages each time.
+const AGEING_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Smallest block, in bytes, whose pages are returned to the system while its segment is in use.
+/// Smaller blocks are too many to sort, and rarely cover whole pages.
+const SMALLEST_RELEASED_BYTES: usize = 1 << 10;
 
 /// A pool that is checked at intervals.
 trait Ages: Send + Sync {
@@ -48,7 +57,7 @@ fn add(pool: Weak<dyn Ages>) {
 fn look() -> bool {
     let pools = mem::take(&mut *POOLS.lock());
     let ages = |pool: &Weak<dyn Ages>| {
-        // The last reference to a context may be dropped here, which may call the driver.
+        // This may drop the last reference to a context, and that drop may call the driver.
         let _announced = driver_jobs::announce();
         pool.upgrade().is_some_and(|pool| pool.age())
     };
@@ -120,7 +129,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
 
 impl<T: Pooled + Send + 'static> Ages for Pool<T> {
     fn age(&self) -> bool {
-        // Cleared before the lists set their alarms, so that no alarm is missed.
+        // The flag is cleared before the lists set their alarms, so that no alarm is missed.
         self.is_looked_after.store(false, Ordering::SeqCst);
         let (mut has_many, mut old_bytes) = (false, 0);
         for class in &self.classes {

@@ -1,7 +1,9 @@
 //! The free blocks of one size.
 
-use super::tuning::UNWATCHED_BYTES;
-
+/// Free bytes of one block size up to which a pool is not checked. Larger values spare more
+/// programs the thread that checks. Smaller values keep less memory in programs that use many
+/// sizes.
+const UNWATCHED_BYTES: usize = 512 << 10;
 /// A stack of free blocks. The block that was freed last is reused first, so the oldest blocks are
 /// at the start.
 pub(super) struct FreeList<T> {
@@ -61,7 +63,7 @@ impl<T> FreeList<T> {
         self.items.push(item);
         let has_many = self.items.len() >= self.alarm;
         if has_many {
-            // Reported only once.
+            // The list reports only once.
             self.alarm = usize::MAX;
         }
         has_many

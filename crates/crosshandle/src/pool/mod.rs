@@ -18,7 +18,6 @@ mod free_list;
 mod segment;
 mod size_class;
 mod trim;
-mod tuning;
 mod usage;
 
 pub(crate) use segment::{Block, PoolSegment};
@@ -36,6 +35,22 @@ use free_list::FreeList;
 use segment::Reservation;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+
+/// Smallest block, in bytes, for which huge pages are requested when it is carved. Programs mostly
+/// use blocks of this size as a whole, and populating them page by page is several times slower.
+const HUGE_PAGE_BLOCK_BYTES: usize = 256 << 10;
+
+/// Maximum number of bytes of freed large segments that a context's own pool keeps for reuse.
+/// Larger values save system calls. Smaller values leave more memory to other programs.
+const KEPT_TOTAL_BYTES: usize = 256 << 20;
+
+/// Largest freed segment, in bytes, that a context's own pool keeps. It is a quarter of
+/// [`KEPT_TOTAL_BYTES`], so that one segment does not displace all others.
+const KEPT_EACH_BYTES: usize = 64 << 20;
+
+/// Smallest allocation of the host, in bytes, that is compared with the memory that the machine has
+/// left. The comparison takes about 50 µs.
+const CHECKED_BYTES: usize = 32 << 20;
 
 /// Flag in the number of a segment that only one allocation uses. Importers unmap such a segment
 /// together with the allocation.
@@ -118,7 +133,7 @@ impl PoolOptions {
             sharing,
             huge_pages,
             first_segment: usize::MAX,
-            largest_kept: tuning::KEPT_EACH_BYTES,
+            largest_kept: KEPT_EACH_BYTES,
             overcommit: false,
         }
     }
@@ -228,7 +243,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
                 let len = class.size();
                 let has_too_much = match &self.usage {
                     Some(usage) => usage.has_too_much(),
-                    None => large.bytes + len > tuning::KEPT_TOTAL_BYTES,
+                    None => large.bytes + len > KEPT_TOTAL_BYTES,
                 };
                 let is_kept = len <= self.options.largest_kept && !has_too_much;
                 if !is_kept || self.is_closed.load(Ordering::Relaxed) {
@@ -319,7 +334,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
     /// span.
     fn populate(&self, block: &Block, index: usize) {
         let size = block.class.size();
-        if !self.options.huge_pages || size < tuning::HUGE_PAGE_BLOCK_BYTES {
+        if !self.options.huge_pages || size < HUGE_PAGE_BLOCK_BYTES {
             return;
         }
         let mut state = self.classes[index].lock();
@@ -340,8 +355,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         block.segment.memory.populate(start, len);
     }
 
-    /// Takes `wanted` bytes of a shared segment. Takes fewer, but at least `least`, if no more are
-    /// available.
+    /// Takes `wanted` bytes of a shared segment. Takes fewer bytes, but at least `least`, if the
+    /// segment has fewer left.
     fn new_span(&self, wanted: usize, least: usize) -> Result<Span> {
         let before = {
             let mut current = self.current.lock();
@@ -412,7 +427,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
 
     fn new_segment(&self, len: usize, dedicated: bool) -> Result<Arc<PoolSegment>> {
         match self.try_new_segment(len, dedicated) {
-            // Free memory of this pool may be enough for the new segment.
+            // Returning this pool's free memory to the system may make room for the new segment.
             Err(Error::OutOfMemory { .. }) if self.has_given_back() => {
                 self.try_new_segment(len, dedicated)
             }
@@ -478,7 +493,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
 /// # Errors
 /// [`Error::OutOfMemory`] with the limit that was exceeded.
 pub(crate) fn check_room(backend: &dyn BackendContext, len: usize) -> Result<()> {
-    if len < tuning::CHECKED_BYTES || !backend.takes_memory_late() {
+    if len < CHECKED_BYTES || !backend.takes_memory_late() {
         return Ok(());
     }
     match cgroup::allocation_limit() {
@@ -532,8 +547,8 @@ impl Span {
     }
 }
 
-/// Takes `wanted` bytes of the current segment. Takes fewer, but at least `least`, if there is less
-/// room.
+/// Takes `wanted` bytes of the current segment. Takes fewer bytes, but at least `least`, if the
+/// segment has fewer left.
 fn take_span(current: &mut Option<CurrentSegment>, wanted: usize, least: usize) -> Option<Span> {
     let current = current.as_mut().filter(|current| current.room() >= least)?;
     let start = current.used;

@@ -1,10 +1,23 @@
 //! Sizes of blocks.
 
-use super::tuning::{
-    FINE_BLOCK_BYTES as FINE, LARGEST_BLOCK_BYTES as LARGEST, SMALLEST_BLOCK_BYTES as SMALLEST,
-    SPAN_BLOCKS,
-};
 use crosshandle_os::mapping::HUGE_PAGE;
+
+/// Smallest block, in bytes. It is a cache line, so that neighbouring blocks in different processes
+/// do not share one.
+const SMALLEST: usize = 64;
+
+/// Block size, in bytes, from which there are four sizes for each doubling. At most a fifth of such
+/// a block is wasted. Below it there is one size for each doubling, because more sizes would save
+/// hardly any memory.
+const FINE: usize = 4 << 10;
+
+/// Largest block, in bytes. It is a huge page. Larger allocations get a segment of their own, which
+/// costs a system call.
+const LARGEST: usize = 2 << 20;
+
+/// Number of blocks of one size that are taken from a shared segment at once. Larger values reduce
+/// contention for the segment. Smaller values reserve less memory for rarely used sizes.
+const SPAN_BLOCKS: usize = 8;
 
 /// The number of sizes below [`FINE`]. Each size is twice the one before.
 const COARSE_COUNT: usize = (FINE.ilog2() - SMALLEST.ilog2()) as usize;

@@ -1,11 +1,14 @@
 //! Returns free memory to the system, or reuses it for blocks of other sizes.
 
 use super::free_list::FreeList;
-use super::tuning::SEARCH_STEP_BYTES;
 use super::{Block, Class, Pool, PoolSegment};
 use crosshandle_types::sync::{HashMap, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Number of bytes freed before the pool searches for an empty segment again. A search looks at all
+/// free blocks.
+const SEARCH_STEP_BYTES: usize = 4 << 20;
 
 /// An item in the lists of a pool, which owns a block.
 pub(crate) trait Pooled {
@@ -57,7 +60,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         self.release_pages(true);
     }
 
-    /// Returns free memory to the system after an allocation failed. Returns whether there was any.
+    /// Returns free memory to the system after an allocation failed. Returns whether there was free
+    /// memory.
     #[cold]
     pub(super) fn has_given_back(&self) -> bool {
         let (bytes, trimmed) = self.trim(usize::MAX);

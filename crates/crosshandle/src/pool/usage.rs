@@ -28,7 +28,7 @@ impl Gauge {
         self.note_peak(now);
     }
 
-    /// Adds `bytes` unless the sum would exceed `limit`. Returns whether it did.
+    /// Adds `bytes` unless the sum would exceed `limit`. Returns whether the bytes were added.
     fn try_add(&self, bytes: usize, limit: usize) -> bool {
         let sum = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= limit);
         let before = self

@@ -59,13 +59,13 @@ pub(crate) fn flood() {
 }
 
 fn flood_without_end(directory: &Directory, kind: usize) {
-    let question = |question: &str| format!(r#"{{"protocol":2,"question":{question}}}"#);
+    let request = |request: &str| format!(r#"{{"protocol":2,"request":{request}}}"#);
     let texts = [
-        question(r#""status""#),
-        question(r#"{"await":{"name":"name-0","version":1000000}}"#),
-        question(r#"{"list":{"after":null}}"#),
+        request(r#""status""#),
+        request(r#"{"await":{"name":"name-0","version":1000000}}"#),
+        request(r#"{"list":{"after":null}}"#),
         "{".repeat(10_000),
-        question(r#"{"claim":{"name":"name-0","forces":false,"request":7}}"#),
+        request(r#"{"claim":{"name":"name-0","forces":false,"request":7}}"#),
     ];
     let mut kept = std::collections::VecDeque::new();
     for number in 0_usize.. {
@@ -204,7 +204,7 @@ fn one_process_takes_its_share_of_waits_alone() {
     let context = alone(&directory);
     let memory = make_memory(&context, 1);
     memory.hand_over(&pair.holder, "name").expect("held");
-    let wait = r#"{"protocol":2,"question":{"await":{"name":"name","version":1}}}"#;
+    let wait = r#"{"protocol":2,"request":{"await":{"name":"name","version":1}}}"#;
     let mut kept = Vec::new();
     for _ in 0..100 {
         kept.extend(send_raw(&directory, "holder.sock", wait.as_bytes()));

@@ -1,14 +1,14 @@
 //! Memory that outlives its creator, its holder and the successor.
 //!
-//! The tests use host memory. Most of `names`, `fences` and `deaths` can also use memory of the
+//! The tests use host memory. Most of `names`, `claims` and `deaths` can also use memory of the
 //! device that `CROSSHANDLE_HOLDER_DEVICE` names.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 #[path = "../common/mod.rs"]
 mod common;
 
+mod claims;
 mod deaths;
-mod fences;
 mod floods;
 mod names;
 mod place;

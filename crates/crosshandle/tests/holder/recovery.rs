@@ -199,7 +199,7 @@ fn only_what_was_held_comes_back() {
     let own = held.parts[0].read_only.expect("a handle").to_string();
     let offer = |name: &str, version: u64, handle: &str, from: &str| {
         let text = format!(
-            r#"{{"protocol":1,"question":{{"take_back":{{"name":"{name}","version":{version},"parts":[{{"handle":"{handle}","from":"{from}"}}]}}}}}}"#
+            r#"{{"protocol":1,"request":{{"take_back":{{"name":"{name}","version":{version},"parts":[{{"handle":"{handle}","from":"{from}"}}]}}}}}}"#
         );
         hear_raw(&send_raw(&directory, "holder.sock", text.as_bytes()).expect("sent"))
     };

@@ -72,18 +72,16 @@ fn versions_of_the_protocol_are_told_apart() {
     let ask =
         |text: &str| hear_raw(&send_raw(&directory, "holder.sock", text.as_bytes()).expect("sent"));
     for protocol in [1, 2] {
-        let answer = ask(&format!(r#"{{"protocol":{protocol},"question":"status"}}"#));
+        let answer = ask(&format!(r#"{{"protocol":{protocol},"request":"status"}}"#));
         assert!(answer.contains("\"status\""), "{answer}");
     }
     // Other protocol versions are refused, even with a request that this version does not know.
-    for (protocol, question) in [
+    for (protocol, request) in [
         (0, "\"status\""),
         (3, "\"status\""),
         (9, r#"{"new":{"x":1}}"#),
     ] {
-        let answer = ask(&format!(
-            r#"{{"protocol":{protocol},"question":{question}}}"#
-        ));
+        let answer = ask(&format!(r#"{{"protocol":{protocol},"request":{request}}}"#));
         let expected = format!("speaks version {protocol} of the holder's protocol");
         assert!(
             answer.contains(&expected) && answer.contains("versions 1 to 2"),

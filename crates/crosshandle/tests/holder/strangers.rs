@@ -24,7 +24,7 @@ pub(crate) fn send_raw(
 /// Returns the request by which a program hands memory over.
 pub(crate) fn hold_text(name: &str, request: u64, writes: &str, reads: &str) -> String {
     format!(
-        r#"{{"protocol":1,"question":{{"hold":{{"name":"{name}","request":{request},"parts":[{{"role":"memory","device":"host","kind":"device","bytes":{LEN},"handle":"{writes}","read_only":"{reads}"}}]}}}}}}"#
+        r#"{{"protocol":1,"request":{{"hold":{{"name":"{name}","request":{request},"parts":[{{"role":"memory","device":"host","kind":"device","bytes":{LEN},"handle":"{writes}","read_only":"{reads}"}}]}}}}}}"#
     )
 }
 
@@ -59,7 +59,7 @@ fn a_holder_withstands_senseless_programs() {
         )
     };
     let hold = |parts: &str| {
-        format!(r#"{{"protocol":1,"question":{{"hold":{{"name":"bad","parts":[{parts}]}}}}}}"#)
+        format!(r#"{{"protocol":1,"request":{{"hold":{{"name":"bad","parts":[{parts}]}}}}}}"#)
     };
     let part = |handle: &str, read_only: &str, bytes: usize| {
         format!(
@@ -71,9 +71,9 @@ fn a_holder_withstands_senseless_programs() {
         String::new(),
         "{".repeat(50_000),
         "null".into(),
-        r#"{"protocol":2,"question":"status"}"#.into(),
-        r#"{"protocol":1,"question":{"open":{"name":"../../etc/passwd","writes":true}}}"#.into(),
-        r#"{"protocol":1,"question":{"list":{"after":"\u0000"}}}"#.into(),
+        r#"{"protocol":2,"request":"status"}"#.into(),
+        r#"{"protocol":1,"request":{"open":{"name":"../../etc/passwd","writes":true}}}"#.into(),
+        r#"{"protocol":1,"request":{"list":{"after":"\u0000"}}}"#.into(),
         hold(""),
         hold(&part(&own, &own, LEN)),
         hold(&part(&event, &event, LEN)),
@@ -90,7 +90,7 @@ fn a_holder_withstands_senseless_programs() {
     for _ in 0..300 {
         kept.extend(send_raw(&directory, "holder.sock", b""));
         let wait =
-            r#"{"protocol":1,"question":{"await":{"name":"good","writes":false,"version":9}}}"#;
+            r#"{"protocol":1,"request":{"await":{"name":"good","writes":false,"version":9}}}"#;
         kept.extend(send_raw(&directory, "holder.sock", wait.as_bytes()));
     }
     let held = pair.holder.list().expect("it answers");
@@ -116,7 +116,7 @@ fn a_list_without_an_end_is_an_error() {
     let pair = Pair::start(TEST, &directory);
     let memory = make_memory(&alone(&directory), 1);
     memory.hand_over(&pair.holder, "one").expect("handed over");
-    let list = r#"{"protocol":2,"question":{"list":{"after":null}}}"#;
+    let list = r#"{"protocol":2,"request":{"list":{"after":null}}}"#;
     let page = send_raw(&directory, "holder.sock", list.as_bytes()).map(|stream| hear_raw(&stream));
     let page = page.expect("an answer");
     let page = page.replace(r#""more":false"#, r#""more":true"#);

@@ -42,7 +42,6 @@ pub(crate) struct Image {
     extent: [usize; 3],
     /// The size of a pixel, in bytes.
     pixel: usize,
-    /// Counts the commands that use the image.
     pub(crate) use_count: UseCount,
 }
 

@@ -1,5 +1,5 @@
-//! A Rust program with the `crosshandle` library opens the memory of a UR program and reads the
-//! same bytes.
+//! A test in which a Rust program opens the memory, the physical memory and the event of a UR
+//! program.
 
 use crate::process::Program;
 use crate::runtime::Runtime;
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Receives the next handle that a client sends, as `struct bytes` in `clients/include/peer.h`.
+/// Receives one handle from a client. The format is `struct bytes` in `clients/include/peer.h`.
 fn receive(link: &mut UnixStream) -> Vec<u8> {
     let (mut size, mut data) = ([0; 8], [0; 256]);
     link.read_exact(&mut size).expect("a size");
@@ -23,7 +23,7 @@ fn receive(link: &mut UnixStream) -> Vec<u8> {
 
 pub(crate) fn opens_what_a_ur_program_shares() {
     let runtime = Runtime::find();
-    // The exporter exports one object of each kind, and ends when its link closes.
+    // The client exports one object of each kind, and exits when its socket is closed.
     let mut exporter = Program::new(&runtime.client("hostile_handles"), &runtime);
     let (mut link, theirs) = UnixStream::pair().expect("a pair of sockets");
     link.set_read_timeout(Some(Duration::from_secs(30)))
@@ -38,7 +38,7 @@ pub(crate) fn opens_what_a_ur_program_shares() {
     let memory = context.open_memory(&memory).expect("memory");
     let mut words = [0; 8];
     memory.read(0, &mut words).expect("its content");
-    // `word_of(1, 0)` and `word_of(1, 1)` in `clients/include/ur.h`.
+    // The values of `word_of(1, 0)` and `word_of(1, 1)` in `clients/include/ur.h`.
     let expected = [1_u32, 2].map(|place| place.wrapping_mul(2_654_435_761) ^ 40_503);
     assert_eq!(
         words,

@@ -1,10 +1,10 @@
-//! Runs unmodified user programs on the stock loader and the stock SYCL runtime with this adapter.
-//! Each uses several processes, and runs under each setting of the loader.
+//! Runs unmodified client programs with this adapter, on the stock loader and the stock SYCL
+//! runtime. Each client uses several processes. Most clients run under each setting of the loader.
 //!
-//! The sources are in `clients/` of the package `crosshandle-ur-adapter`, and in `examples/`. The
-//! programs need the stock runtime and dpctl. `cargo xtask test` installs these, compiles the
-//! programs, and sets the environment variables that name them. A plain `cargo test` skips these
-//! tests.
+//! The sources of the clients are in `clients/` of the package `crosshandle-ur-adapter` and in
+//! `examples/`. The clients need the stock runtime and dpctl. `cargo xtask test` installs both,
+//! compiles the clients, and sets the environment variables that these tests read. A plain `cargo
+//! test` skips the tests.
 
 mod library;
 mod process;
@@ -13,7 +13,7 @@ mod runtime;
 use process::{Program, run_in_a_loop};
 use runtime::{Runtime, Setting};
 
-/// Runs a client. The client starts its second processes itself.
+/// Runs a client. The client itself starts any further process that it needs.
 fn run(client: &str, setting: Setting) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.client(client), &runtime);
@@ -21,7 +21,7 @@ fn run(client: &str, setting: Setting) {
     program.run();
 }
 
-/// Runs a client with kernels, on the OpenCL runtime next to the stock loader.
+/// Runs a client that launches kernels. The OpenCL runtime is the one next to the stock loader.
 fn run_with_kernels(client: &str, setting: Setting) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.client(client), &runtime);
@@ -30,7 +30,7 @@ fn run_with_kernels(client: &str, setting: Setting) {
     program.run();
 }
 
-/// Runs the client with images, on the OpenCL runtime next to the stock loader.
+/// Runs the client that uses images. The OpenCL runtime is the one next to the stock loader.
 fn run_with_images(setting: Setting) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.client("images"), &runtime);
@@ -39,7 +39,7 @@ fn run_with_images(setting: Setting) {
     program.run();
 }
 
-/// Runs a client without any OpenCL runtime, so nothing may require one.
+/// Runs a client without an OpenCL runtime, to check that the client does not require one.
 fn run_without_runtime(client: &str) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.client(client), &runtime);
@@ -47,7 +47,7 @@ fn run_without_runtime(client: &str) {
     program.run();
 }
 
-/// Runs a client with kernels as an OpenCL adapter, because SYCL accepts some kernels only for
+/// Runs a client while the adapter reports the OpenCL backend. SYCL accepts some kernels only for
 /// OpenCL.
 fn run_as_opencl(client: &str, setting: Setting) {
     let runtime = Runtime::find();
@@ -58,7 +58,8 @@ fn run_as_opencl(client: &str, setting: Setting) {
     program.run();
 }
 
-/// Runs a Python program. If it is `listed`, it expects the device in dpctl's lists.
+/// Runs a Python program. If a backend to report is given, the program also checks that dpctl lists
+/// the device.
 fn run_python(script: &str, setting: Setting, reported_backend: Option<&str>) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.python, &runtime);
@@ -71,14 +72,15 @@ fn run_python(script: &str, setting: Setting, reported_backend: Option<&str>) {
     program.run();
 }
 
-/// Runs dpctl's own tests with the adapter as an OpenCL adapter, which most kernel tests require.
+/// Runs the tests of dpctl while the adapter reports the OpenCL backend, which most kernel tests
+/// require.
 fn run_dpctl_tests() {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.python, &runtime);
     program.variable("CROSSHANDLE_UR_BACKEND", "opencl");
     program.takes_long();
     program.argument(runtime::script("dpctl_tests.py"));
-    // About 35 tests need two compute units.
+    // About 35 tests need two compute units, so fewer tests pass on a machine with only one.
     let units = std::thread::available_parallelism().map_or(1, usize::from);
     program.argument(if units > 1 { "1400" } else { "1350" });
     program.run();
@@ -131,8 +133,8 @@ under_each_setting! {
 }
 
 tests! {
-    // `error_table` passes null handles, which an intercepting loader dereferences unless it also
-    // validates calls. Interception is therefore not tested here.
+    // `error_table` passes null handles. An intercepting loader dereferences them unless it also
+    // validates calls. Interception is therefore not tested.
     error_table: run("error_table", Setting::default());
     error_table_validated: {
         run("error_table", Setting { validated: true, ..Setting::default() });
@@ -159,7 +161,8 @@ tests! {
     the_example_prints_what_it_should: example();
 }
 
-/// Runs the program of the README, connected as its first comment says.
+/// Runs the example from the README. Its two processes are connected in the way that its first
+/// comment describes.
 fn example() {
     let runtime = Runtime::find();
     let ipc = runtime.client("ipc");

@@ -1,4 +1,4 @@
-//! Runs programs with a deadline, and prints the output of failed ones.
+//! Runs programs with a time limit, and prints the output of programs that fail.
 
 use crate::runtime::{Runtime, Setting};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,14 +12,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time limit of a client. It is a little longer than the clients' own limit, so that they can
-/// report where they are late.
+/// Time limit for a client. It is a little longer than the limit in the clients, so that a late
+/// client can report what it waits for.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Time limit for the tests of a whole package, which is below the test runner's own limit.
+/// Time limit for the tests of dpctl. It is below the limit of the test runner.
 const LONG_DEADLINE: Duration = Duration::from_secs(170);
 
-/// A client, ready to run on the adapter.
+/// A client program that is ready to start with the adapter.
 pub(crate) struct Program {
     command: Command,
     directory: Directory,
@@ -45,7 +45,7 @@ impl Program {
         }
     }
 
-    /// Gives the client the time limit for the tests of a whole package.
+    /// Raises the client's time limit to that of the tests of dpctl.
     pub(crate) fn takes_long(&mut self) {
         self.deadline = LONG_DEADLINE;
     }
@@ -67,17 +67,19 @@ impl Program {
         self.command.arg(argument);
     }
 
-    /// Returns the directory in which the client's exporters are found.
+    /// Returns the socket directory through which other processes connect to the client's
+    /// exporters.
     pub(crate) fn socket_directory(&self) -> &Path {
         &self.directory.path
     }
 
-    /// Runs the client, and waits until it succeeds.
+    /// Runs the client to completion. Panics if the client fails or exceeds its time limit.
     pub(crate) fn run(self) {
         self.start(Stdio::null(), None).end();
     }
 
-    /// Starts the client. Its output is kept, except for an `output` given here.
+    /// Starts the client. Its standard error goes to a log file, and so does its standard output
+    /// unless `output` is given.
     pub(crate) fn start(mut self, input: impl Into<Stdio>, output: Option<Stdio>) -> Running {
         let log = self.directory.path.join("printed");
         let errors = File::create(&log).expect("a file");
@@ -85,7 +87,8 @@ impl Program {
         self.command.stdin(input).stdout(output).stderr(errors);
         let child = self.command.spawn();
         let child = child.unwrap_or_else(|error| panic!("cannot run {:?}: {error}", self.command));
-        // The command keeps its ends of pipes open, which would hide the end of the process.
+        // The command holds this process's copies of the pipe ends. If they stayed open, the other
+        // process would not see the end of the pipe.
         drop(self.command);
         Running {
             child,
@@ -97,18 +100,19 @@ impl Program {
     }
 }
 
-/// Runs two programs, each of which reads the other's output. Returns their standard error output.
+/// Runs two programs, each of which reads the standard output of the other. Returns their standard
+/// error outputs.
 pub(crate) fn run_in_a_loop(first: Program, mut second: Program) -> (String, String) {
     let (first_in, second_out) = io::pipe().expect("a pipe");
     let (second_in, first_out) = io::pipe().expect("a pipe");
-    // Both use the same directory, as all processes of a user do.
+    // Both programs use one socket directory, like all processes of a user.
     second.variable("CROSSHANDLE_SOCKET_DIR", first.socket_directory());
     let first = first.start(first_in, Some(first_out.into()));
     let second = second.start(second_in, Some(second_out.into()));
     (first.end(), second.end())
 }
 
-/// A process that never outlives its test.
+/// A running client. Dropping it kills the process, so that the process cannot outlive its test.
 pub(crate) struct Running {
     child: Child,
     deadline: Instant,
@@ -118,7 +122,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits until the process succeeds, and returns its output.
+    /// Waits until the process exits, and returns its logged output. Panics if the process fails or
+    /// exceeds its time limit.
     pub(crate) fn end(mut self) -> String {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).expect("a short time");
@@ -146,8 +151,8 @@ impl Drop for Running {
     }
 }
 
-/// A directory for the sockets and the output of one program. It has a short name, because paths of
-/// sockets are limited.
+/// A directory for the sockets and the log of one program. Its name is short, because the length of
+/// socket paths is limited.
 struct Directory {
     path: PathBuf,
 }

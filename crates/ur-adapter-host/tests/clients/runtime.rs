@@ -1,27 +1,28 @@
-//! The locations of the stock runtime and the adapter, and the settings of the loader.
+//! The locations of the stock runtime, the clients and the adapter, and the settings of the loader.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The kernels of the conformance suite, as a module in SPIR-V.
+/// The path of the conformance suite's kernels, which are a SPIR-V module.
 pub(crate) const KERNELS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../conformance/kernels/kernels.spv"
 );
 
-/// The suite's kernel on images.
+/// The path of the conformance suite's image kernel, which is a SPIR-V module.
 pub(crate) const IMAGES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../conformance/kernels/images.spv"
 );
 
-/// The stock runtime that `cargo xtask test` names, and the adapter that was built with this test.
+/// The stock runtime that `cargo xtask test` has installed, and the adapter that was built with
+/// this test.
 pub(crate) struct Runtime {
-    /// The directory of the compiled clients.
+    /// The directory with the compiled clients.
     clients: PathBuf,
-    /// The directory of `libur_loader.so.0` and `libsycl.so.9`.
+    /// The directory that contains `libur_loader.so.0` and `libsycl.so.9`.
     pub(crate) libraries: PathBuf,
-    /// A Python interpreter that can import dpctl.
+    /// The path of a Python interpreter that can import dpctl.
     pub(crate) python: PathBuf,
     pub(crate) adapter: PathBuf,
 }
@@ -36,7 +37,7 @@ impl Runtime {
         }
     }
 
-    /// Returns a compiled client.
+    /// Returns the path of a compiled client. Panics if the file does not exist.
     pub(crate) fn client(&self, name: &str) -> PathBuf {
         let path = self.clients.join(name);
         assert!(path.is_file(), "there is no {}", path.display());
@@ -44,7 +45,7 @@ impl Runtime {
     }
 }
 
-/// Returns the path of a Python client.
+/// Returns the path of a client that is written in Python.
 pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../ur-adapter/clients/python")
@@ -60,7 +61,7 @@ fn directory(variable: &str) -> PathBuf {
     path
 }
 
-/// Returns the path of the adapter, which is next to this program.
+/// Returns the path of the adapter, which is in the directory of this test program.
 fn adapter() -> PathBuf {
     let program = env::current_exe().expect("this program");
     let adapter = program.with_file_name("libur_adapter_crosshandle_host.so");
@@ -68,12 +69,12 @@ fn adapter() -> PathBuf {
     adapter
 }
 
-/// A setting of the loader.
+/// The settings of the loader that a test may change.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Setting {
-    /// Whether the loader finds the adapter's functions through each handle, as with several
-    /// adapters.
+    /// Whether the loader intercepts calls. It then finds the adapter's functions through each
+    /// handle, which it normally does only if several adapters are loaded.
     pub(crate) intercepted: bool,
-    /// Whether the loader itself validates all arguments and the lifetimes of objects.
+    /// Whether the loader's validation layer checks all arguments and the lifetimes of objects.
     pub(crate) validated: bool,
 }

@@ -1,4 +1,4 @@
-/* Helpers of the clients that order work of several processes by shared events. */
+/* Helpers for clients that use shared events to order the work of several processes. */
 #ifndef EVENTS_H
 #define EVENTS_H
 
@@ -12,7 +12,8 @@ static inline ur_event_handle_t shared_event(struct runtime *ur) {
   return event;
 }
 
-/* Returns the bytes of an event's handle. Its buffer is put back at once. */
+/* Returns the bytes of a handle for an event. The adapter's buffer for the handle is returned
+   before this function ends. */
 static inline struct bytes share_event(struct runtime *ur, ur_event_handle_t event) {
   void *data = NULL;
   size_t size = 0;
@@ -28,7 +29,7 @@ static inline ur_event_handle_t open_event(struct runtime *ur, struct bytes hand
   return event;
 }
 
-/* Signals an event after all earlier commands of the queue. */
+/* Signals an event after all earlier commands in the queue. */
 static inline void signal_event(struct runtime *ur, ur_event_handle_t event) {
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &event));
 }

@@ -1,7 +1,7 @@
-/* Helpers of the clients that run kernels.
+/* Helpers for clients that run kernels.
 
-   The variable KERNELS_PTX names the file of the image, which is kernels.ptx of the library's
-   tests. */
+   The environment variable KERNELS_PTX contains the path of the kernel image. For NVIDIA GPUs, it
+   is crates/crosshandle-cuda/src/kernels.ptx. For other devices, it is a SPIR-V module. */
 #ifndef KERNELS_H
 #define KERNELS_H
 
@@ -12,7 +12,7 @@ struct kernels {
   ur_kernel_handle_t fill, scale, reverse, number;
 };
 
-/* Returns the bytes of a file, followed by a zero. */
+/* Returns the bytes of a file, followed by a zero byte. */
 static inline unsigned char *read_file(const char *path, size_t *size) {
   FILE *file = fopen(path, "rb");
   if (file == NULL)
@@ -84,7 +84,8 @@ static inline ur_exp_kernel_arg_properties_t local(uint32_t index, size_t size) 
   return argument;
 }
 
-/* Launches `fill` or `scale` with memory, a number, and the number of words. */
+/* Launches the kernel `fill` or `scale`. Its arguments are the memory, a value and the number of
+   words. */
 static inline ur_result_t launch(struct runtime *ur, ur_kernel_handle_t kernel, void *memory,
                                  uint32_t value, uint32_t count, const size_t *group,
                                  uint32_t waits, const ur_event_handle_t *wait,

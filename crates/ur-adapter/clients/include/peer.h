@@ -1,5 +1,5 @@
-/* Support for a second process: this program in another role, with a socket between the two. For C
-   and C++. */
+/* Support for a second process. It runs the same program in another role, and is connected to the
+   first process by a socket. The file is for C and C++. */
 #ifndef PEER_H
 #define PEER_H
 
@@ -16,19 +16,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Time limit of a process in seconds, which is far more than it needs. */
+/* Time limit for a process in seconds. A process normally needs much less time. */
 #define DEADLINE 50
 
-/* The socket to the process that started this one. */
+/* The descriptor of the socket to the process that started this one. */
 #define PARENT 0
 
-/* A process that this one started. */
+/* A process that this process has started, and the socket to it. */
 struct peer {
   pid_t pid;
   int link;
 };
 
-/* The current activity of this process. It is printed if the process is late. */
+/* What this process is currently doing. The text is printed if the process exceeds its time
+   limit. */
 static const char *volatile doing = "starting";
 
 #define PEER_TEXT_OF(x) #x
@@ -59,7 +60,8 @@ static inline void be_late(int number) {
   _exit(1);
 }
 
-/* Ends this process when it is late or its parent has ended. Call it first. */
+/* Makes this process exit if it exceeds its time limit or if its parent exits. Call this function
+   first. */
 static inline void limit_life(void) {
   signal(SIGALRM, be_late);
   signal(SIGPIPE, SIG_IGN);
@@ -67,7 +69,7 @@ static inline void limit_life(void) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
-/* Starts this program in `role`, its first argument. */
+/* Starts this program as a second process. `role` becomes the first argument. */
 static inline struct peer start_peer(const char *role) {
   extern char **environ;
   int ends[2];
@@ -86,7 +88,8 @@ static inline struct peer start_peer(const char *role) {
   return peer;
 }
 
-/* Closes the link, which makes the process end, and waits until it has ended successfully. */
+/* Closes the socket, which makes the process exit, and waits until the process has exited
+   successfully. */
 static inline void end_peer(struct peer *peer) {
   HERE("the other process ends");
   int status = 0;
@@ -95,7 +98,7 @@ static inline void end_peer(struct peer *peer) {
     fail("the other process ended with status %#x", (unsigned)status);
 }
 
-/* Kills the process, and waits for its end. */
+/* Kills the process, and waits until it has exited. */
 static inline void kill_peer(struct peer *peer) {
   HERE("the other process is killed");
   kill(peer->pid, SIGKILL);
@@ -108,7 +111,8 @@ static inline void say(int link, const void *data, size_t size) {
     fail("%s: the other process does not listen", doing);
 }
 
-/* Receives bytes. Returns false if the other process closed the link before it sent all of them. */
+/* Receives bytes. Returns false if the other process closes the socket before it has sent all of
+   them. */
 static inline int hear_or_end(int link, void *data, size_t size) {
   return recv(link, data, size, MSG_WAITALL) == (ssize_t)size;
 }
@@ -127,7 +131,8 @@ static inline void meet(int link) {
   hear(link, &token, 1);
 }
 
-/* The bytes of a handle as they are sent: the size, then the bytes. */
+/* The bytes of a handle in the form in which processes exchange them: the size, followed by the
+   data. */
 struct bytes {
   size_t size;
   unsigned char data[256];

@@ -1,16 +1,15 @@
-/* Error codes that only a driver can produce, and the results that they become. The simulated
-   driver of Level Zero returns each of them, in the calls that sharing depends on. */
+/* Error codes that only a driver can return, and the corresponding Unified Runtime results. The
+   simulated Level Zero driver returns each code from the calls that sharing depends on. */
 #ifndef REFUSALS_H
 #define REFUSALS_H
 
 #include "rows.h"
 #include <dlfcn.h>
 
-/* Size in bytes that is too large for a shared segment, so that the driver makes a separate
-   allocation. */
+/* A size in bytes that exceeds a shared segment, so the driver creates a separate allocation. */
 #define LARGE ((size_t)96 << 20)
 
-/* An error code of the driver, and its Unified Runtime result. */
+/* An error code from the driver, and the corresponding Unified Runtime result. */
 struct refusal {
   const char *name;
   uint32_t code;
@@ -35,7 +34,7 @@ static const struct refusal codes[] = {
     {"UNKNOWN", 0x7ffffffe, UR_RESULT_ERROR_ADAPTER_SPECIFIC},
 };
 
-/* The objects that the calls below use. */
+/* The objects that the following calls use. */
 struct shared {
   struct runtime *ur;
   void *large, *other;
@@ -98,7 +97,8 @@ static inline ur_result_t allocate_large(struct shared *on) {
   return result;
 }
 
-/* Runs a copy that the driver refuses. The queue reports this at once or when it is finished. */
+/* Runs a copy that the driver refuses. The queue reports the error when the copy is submitted or
+   when the queue finishes. */
 static inline ur_result_t run_copy(struct shared *on) {
   ur_queue_handle_t queue = NULL;
   UR(urQueueCreate(on->ur->context, on->ur->device, NULL, &queue));
@@ -124,7 +124,7 @@ static const struct {
     {"zeCommandListAppendSignalEvent", "urEnqueueUSMMemcpy", run_copy},
 };
 
-/* The other process: shares memory of both kinds until its link is closed. */
+/* Runs in the other process: shares memory of both kinds until the socket is closed. */
 static inline void export_for_refusals(struct runtime *ur) {
   size_t size = 0, unit = 0;
   void *data = NULL;
@@ -143,7 +143,8 @@ static inline void export_for_refusals(struct runtime *ur) {
   hear_or_end(PARENT, &nothing, 1);
 }
 
-/* Does nothing if the simulated driver is not in this process. */
+/* Checks the results for the driver's error codes. Does nothing if this process has not loaded the
+   simulated driver. */
 static inline void refusals(struct runtime *ur) {
   const char *driver = getenv("ZE_ENABLE_ALT_DRIVERS");
   void *library = driver == NULL ? NULL : dlopen(driver, RTLD_NOW | RTLD_NOLOAD);
@@ -169,7 +170,7 @@ static inline void refusals(struct runtime *ur) {
       ur_result_t found = calls[i].call(&on);
       refuse(NULL);
       row(what, codes[j].result, found);
-      /* The driver's error code, and the call that returned it. */
+      /* The message must contain the driver's error code and the call that returned it. */
       const char *text = NULL;
       int32_t code = 0;
       UR(urAdapterGetLastError(ur->adapter, &text, &code));
@@ -177,7 +178,7 @@ static inline void refusals(struct runtime *ur) {
       char number[20];
       snprintf(number, sizeof number, "%u", (unsigned)codes[j].code);
       report(text != NULL && strstr(text, number) != NULL, what, "the message is another one");
-      /* The refusal has no effect on the next call. */
+      /* The refusal must have no effect on the next call. */
       row("the same when the driver does not refuse", UR_RESULT_SUCCESS, calls[i].call(&on));
       UR(urUSMFree(ur->context, on.large));
     }

@@ -1,4 +1,5 @@
-/* A table of calls and their results. Each row is checked, and each wrong one is printed. */
+/* A table of calls and their expected results. Each row is checked, and each failed row is
+   printed. */
 #ifndef ROWS_H
 #define ROWS_H
 
@@ -6,10 +7,10 @@
 
 static int rows, wrong;
 
-/* The part of the table that the next rows belong to. */
+/* The part of the table to which the following rows belong. */
 static const char *part = "";
 
-/* Whether right rows are printed too. */
+/* Whether rows that pass are printed too. */
 static bool names_rows;
 
 /* A call that must fail with UR_RESULT_ERROR_`error`. */
@@ -18,7 +19,7 @@ static bool names_rows;
 /* A call that must succeed. */
 #define WORKS(call) (HERE(#call), row(PLACE(#call), UR_RESULT_SUCCESS, (call)))
 
-/* A call that may fail in any way, but must not succeed. */
+/* A call that must fail. Any error is accepted. */
 #define REFUSES(call) (HERE(#call), refused(PLACE(#call), (call)))
 
 /* A condition that must hold. */

@@ -1,4 +1,4 @@
-/* Unified Runtime for the C clients, with helpers that check each call. */
+/* Unified Runtime for the C clients, and helpers that check each call. */
 #ifndef UR_H
 #define UR_H
 
@@ -13,7 +13,7 @@
 /* Fails the program unless the call succeeds. */
 #define UR(call) (HERE(#call), check(UR_RESULT_SUCCESS, (call), PLACE(#call)))
 
-/* Returns the name of a result. It is valid until the next call. */
+/* Returns the name of a result. The text is valid until the next call. */
 static inline const char *name_of(ur_result_t result) {
   static char name[96];
   if (urPrintResult(result, name, sizeof name, NULL) != UR_RESULT_SUCCESS)
@@ -29,7 +29,7 @@ static inline void check(ur_result_t expected, ur_result_t result, const char *w
   fail("%s: %s instead of %s", where, name, name_of(expected));
 }
 
-/* One adapter, its first device, and a context and an in-order queue on it. */
+/* An adapter, its first device, and a context and an in-order queue on that device. */
 struct runtime {
   ur_adapter_handle_t adapter;
   ur_platform_handle_t platform;
@@ -78,17 +78,18 @@ static inline void *allocate(struct runtime *ur, size_t size) {
   return memory;
 }
 
-/* Copies bytes from or to a device. Returns when the copy is done. */
+/* Copies bytes to or from a device, and waits until the copy is complete. */
 static inline void copy(struct runtime *ur, void *to, const void *from, size_t size) {
   UR(urEnqueueUSMMemcpy(ur->queue, true, to, from, size, 0, NULL, NULL));
 }
 
-/* Returns a word of a pattern. Each number and each index gives a different word. */
+/* Returns one word of a pattern. Different pattern numbers or different indexes give different
+   words. */
 static inline uint32_t word_of(uint32_t number, size_t index) {
   return (uint32_t)(index + 1) * 2654435761u ^ number * 40503u;
 }
 
-/* Fills device memory with the pattern of a number. */
+/* Fills device memory with the pattern that has this number. */
 static inline void write_pattern(struct runtime *ur, void *memory, size_t size, uint32_t number) {
   uint32_t *words = (uint32_t *)malloc(size);
   for (size_t i = 0; i < size / sizeof *words; i++)
@@ -97,7 +98,8 @@ static inline void write_pattern(struct runtime *ur, void *memory, size_t size, 
   free(words);
 }
 
-/* Returns whether memory contains a pattern, starting `skip` bytes into the pattern. */
+/* Returns whether memory contains a pattern. The comparison starts `skip` bytes after the start of
+   the pattern. */
 static inline bool has_pattern(struct runtime *ur, const void *memory, size_t size, uint32_t number,
                                size_t skip) {
   unsigned char *found = (unsigned char *)malloc(size);
@@ -111,8 +113,8 @@ static inline bool has_pattern(struct runtime *ur, const void *memory, size_t si
   return same;
 }
 
-/* Shares the memory at an address, and returns the bytes of its handle. The handle's buffer is put
-   back at once. */
+/* Exports the memory at an address, and returns the bytes of its handle. The adapter's buffer for
+   the handle is returned before this function ends. */
 static inline struct bytes share_memory(struct runtime *ur, void *memory) {
   void *data = NULL;
   size_t size = 0;

@@ -1,5 +1,5 @@
-/* The parts of Level Zero that the clients use in addition to Unified Runtime. They are declared
-   here, because Level Zero's headers may not be installed. */
+/* The parts of Level Zero that the clients call directly. They are declared here because the Level
+   Zero headers may not be installed. */
 #ifndef ZE_H
 #define ZE_H
 
@@ -9,7 +9,7 @@
 
 typedef void *ze_handle;
 
-/* A description with its type. All other members are zero. */
+/* A Level Zero description with its structure type. All members that are not set are zero. */
 struct ze_description {
   uint32_t stype;
   const void *next;
@@ -77,24 +77,24 @@ static inline void load_ze(void) {
 #undef ZE_LOAD
 }
 
-/* Creates a list whose commands run immediately and in order. */
+/* Creates an immediate, in-order command list. */
 static inline ze_handle ze_create_list(ze_handle context, ze_handle device) {
-  /* Ordinal, index, flags (in order), mode (asynchronous), priority. */
+  /* Values: ordinal, index, flags (in-order), mode (asynchronous), priority. */
   struct ze_description desc = {ZE_QUEUE_DESC, NULL, {0, 0, 2, 2, 0, 0}};
   ze_handle list = NULL;
   ZE(ze.zeCommandListCreateImmediate(context, device, &desc, &list));
   return list;
 }
 
-/* An event with its own pool. */
+/* An event, and the pool that contains only this event. */
 struct ze_event {
   ze_handle pool, event;
 };
 
 static inline struct ze_event ze_create_event(ze_handle context) {
-  /* Flags (for the host too), count. */
+  /* Values: flags (visible to the host), count. */
   struct ze_description pool = {ZE_EVENT_POOL_DESC, NULL, {1, 1, 0, 0, 0, 0}};
-  /* Index, scopes of signal and wait (the host). */
+  /* Values: index, scope of signals (host), scope of waits (host). */
   struct ze_description desc = {ZE_EVENT_DESC, NULL, {0, 4, 4, 0, 0, 0}};
   struct ze_event made = {NULL, NULL};
   ZE(ze.zeEventPoolCreate(context, &pool, 0, NULL, &made.pool));
@@ -106,7 +106,7 @@ static inline void ze_fill(ze_handle list, void *memory, char byte, size_t size)
   ZE(ze.zeCommandListAppendMemoryFill(list, memory, &byte, 1, size, NULL, 0, NULL));
 }
 
-/* Waits until the current commands of the list are done. */
+/* Waits until the commands that are now in the list are complete. */
 static inline void ze_finish(ze_handle context, ze_handle list) {
   struct ze_event done = ze_create_event(context);
   ZE(ze.zeCommandListAppendSignalEvent(list, done.event));

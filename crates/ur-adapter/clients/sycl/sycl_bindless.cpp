@@ -1,6 +1,6 @@
-// A SYCL program without kernels that creates bindless images. It tests the memory of images,
-// levels and layers, copies of images and of their parts, sampled and unsampled images, memory as
-// an image, and queries.
+// A SYCL program without kernels that creates bindless images. It tests image memory with several
+// levels and layers, copies between images and of image parts, sampled and unsampled images, memory
+// as an image, and queries.
 
 #include "peer.h"
 #include <numeric>
@@ -18,8 +18,8 @@ static std::vector<float> numbers(size_t count) {
   return list;
 }
 
-// Copies pixels of four floats into an image and back, in one, two and three dimensions and in
-// layers.
+// Copies pixels of four floats into an image and back. The images have one, two or three
+// dimensions, or layers.
 static void go_and_return(sycl::queue queue, const syclex::image_descriptor &description) {
   syclex::image_mem_handle image = syclex::alloc_image_mem(description, queue);
   size_t pixels = description.width * std::max<size_t>(description.height, 1) *
@@ -35,9 +35,9 @@ static void go_and_return(sycl::queue queue, const syclex::image_descriptor &des
   syclex::free_image_mem(image, description.type, queue);
 }
 
-// Copies a part of memory to a part of an image, to a part of another image, and back to memory.
-// SYCL converts all offsets to bytes. It also converts offsets in memory, although its headers say
-// that these are in bytes already.
+// Copies part of memory to part of an image, from there to part of another image, and back to
+// memory. SYCL converts all offsets to bytes. This includes offsets in memory, although the SYCL
+// headers specify that these are already in bytes.
 static void parts(sycl::queue queue) {
   syclex::image_descriptor description{{width, height}, 4, sycl::image_channel_type::fp32};
   syclex::image_mem from{description, queue}, to{description, queue};
@@ -85,7 +85,7 @@ static void levels(sycl::queue queue) {
   syclex::free_image_mem(image, syclex::image_type::mipmap, queue);
 }
 
-// Samples an image and memory, and checks errors, which are exceptions.
+// Samples an image and memory. Also checks that errors are reported as exceptions.
 static void views(sycl::queue queue) {
   syclex::image_descriptor description{{width, height}, 1, sycl::image_channel_type::unorm_int8};
   syclex::bindless_image_sampler sampler{sycl::addressing_mode::clamp_to_edge,

@@ -1,5 +1,5 @@
-// A SYCL program without kernels: USM of each kind, copies, fills, 2D copies, buffers and
-// accessors, host tasks, dependencies, profiling, in order and out of order.
+// A SYCL program without kernels. It uses USM of each kind, copies, fills, 2D copies, buffers and
+// accessors, host tasks, dependencies and profiling, on in-order and out-of-order queues.
 
 #include "peer.h"
 #include <algorithm>
@@ -85,7 +85,7 @@ static void buffers(sycl::queue queue) {
       handler.fill(whole, 8);
     });
   }
-  // The buffer has ended, so its contents are in the memory that it was made from.
+  // The buffer has been destroyed, so its contents are in the memory from which it was created.
   EXPECT(list[49] == 54 && list[50] == -7 && list[1024] == 8 && list[2047] == 8 &&
          list[2048] == 2053);
 }
@@ -157,7 +157,7 @@ static void profiling(const sycl::device &device) {
   auto end = event.get_profiling_info<command_end>();
   EXPECT(0 < submit && submit <= start && start <= end);
 
-  // An event of the program that is signalled repeatedly, in a queue without profiling.
+  // An event that the program created and signals repeatedly, on a queue without profiling.
   sycl::queue plain{queue.get_context(), device, sycl::property::queue::in_order{}};
   auto own =
       syclex::make_event(queue.get_context(), syclex::properties{syclex::enable_profiling{true}});

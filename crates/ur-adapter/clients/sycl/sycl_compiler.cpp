@@ -1,10 +1,10 @@
-// A SYCL program whose kernels are compiled at run time by the SYCL runtime itself (libsycl-jit).
-// Two processes compute on shared memory, and notify each other by events. Building the program
-// needs no SYCL compiler.
+// A SYCL program whose kernels the SYCL runtime compiles at run time (libsycl-jit). Two processes
+// compute on shared memory, and notify each other by events. Building the program requires no SYCL
+// compiler.
 //
-//   sycl_compiler [OPTION...]        compiles with these options and runs
-//   sycl_compiler --save FILE [OPTION...]  writes the compiled kernels to a file too
-//   sycl_compiler --load FILE        runs the kernels of such a file, where there is no compiler
+//   sycl_compiler [OPTION...]              compiles the kernels with these options, and runs them
+//   sycl_compiler --save FILE [OPTION...]  also writes the compiled kernels to a file
+//   sycl_compiler --load FILE              runs the kernels from a file, without the compiler
 //
 // For NVIDIA GPUs, the compiler needs NVIDIA's libdevice: --cuda-path=DIRECTORY. Kernels that use
 // none of its functions can be compiled with -nocudalib.
@@ -40,7 +40,7 @@ void iota(float start, float *data) {
   data[id] = start + static_cast<float>(id);
 }
 
-// Reverses the part of each group through local memory.
+// Reverses the elements of each work-group through local memory.
 extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<1>))
 void reverse(float *data, syclex::work_group_memory<float[]> local) {
   auto item = work_item::get_nd_item<1>();
@@ -50,7 +50,7 @@ void reverse(float *data, syclex::work_group_memory<float[]> local) {
   data[item.get_global_linear_id()] = local[size - 1 - id];
 }
 
-// Stores the sum of each group in its first element, using sub-groups.
+// Stores the sum of each work-group's elements, which a reduction over the group computes.
 extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<1>))
 void sum(const float *data, float *sums) {
   auto item = work_item::get_nd_item<1>();
@@ -181,7 +181,7 @@ static handle_data receive_handle(int link) {
   return {first, first + bytes.size};
 }
 
-// The second process reverses the numbers that the first one writes.
+// Runs in the second process: reverses the numbers that the first process writes.
 static void consume(int link, sycl::queue &queue, bundle kernels) {
   auto context = queue.get_context();
   auto device = queue.get_device();
@@ -223,8 +223,8 @@ static void produce(int link, sycl::queue &queue, bundle kernels) {
   puts("two processes: right");
 }
 
-// Returns a property in the encoding of the file: the number of bits as a 64-bit number, followed
-// by these bits. Each character encodes six bits, lowest bits first.
+// Encodes a property as in the file with the compiled kernels. The property is a 64-bit number of
+// bits, followed by these bits. Each character encodes six bits, starting with the lowest bits.
 static std::string coded(const std::string &text) {
   const char *digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   uint64_t bits = text.size() * 8;
@@ -239,8 +239,8 @@ static std::string coded(const std::string &text) {
   return result;
 }
 
-// This version of the runtime writes a target name that it does not recognise when it reads the
-// file. It compares the part before the first dash.
+// Corrects the target name in the file. This version of the SYCL runtime writes a target name that
+// it does not recognise when it reads the file. It compares only the part before the first dash.
 static void rename_target(std::vector<char> &bytes) {
   std::string written = coded("llvm_nvptx64-unknown-unknown");
   std::string known = coded("nvptx64-nvidia-cuda-unknown_");
@@ -265,7 +265,7 @@ static bundle load(const sycl::queue &queue, const std::string &path) {
 
 int main(int argc, char **argv) try {
   limit_life();
-  // The compiler takes long.
+  // The compiler needs more time than other clients.
   alarm(3 * DEADLINE);
   bool is_second = argc > 1 && strcmp(argv[1], "second") == 0;
   std::vector<std::string> options(argv + 1, argv + argc);

@@ -1,8 +1,8 @@
 // SYCL graphs with kernels. Two processes compute in turns on shared memory, ordered by the events
-// of the graphs. One process records queues natively, so that the adapter captures them. The other
-// one adds nodes, and updates their arguments between runs.
+// of their graphs. One process records its queues natively, so the adapter captures them. The other
+// process adds nodes explicitly, and updates their arguments between runs.
 //
-// The kernels are a module in SPIR-V. The variable KERNELS_PTX names its file.
+// The kernels are a SPIR-V module. The environment variable KERNELS_PTX contains its path.
 
 #include "peer.h"
 #include <algorithm>
@@ -41,7 +41,7 @@ static bundle load(const sycl::queue &queue) {
   return syclex::build(source);
 }
 
-// Launches `fill`, or `scale`, which replaces each word by 3 * word + value.
+// Launches the kernel `fill` or `scale`. `scale` replaces each word by 3 * word + value.
 template <class Value>
 static void launch(sycl::handler &handler, const sycl::kernel &kernel, uint32_t *memory, Value value) {
   handler.set_arg(0, memory);
@@ -59,7 +59,8 @@ static bool holds(sycl::queue &queue, const uint32_t *memory, uint32_t value) {
   return same;
 }
 
-// Adds nodes. An argument of the second node changes in every round.
+// Runs in the second process: creates a graph by adding nodes. An argument of the second node
+// changes in each round.
 static int second() {
   sycl::queue queue{sycl::property::queue::in_order{}};
   auto context = queue.get_context();
@@ -92,7 +93,7 @@ static int second() {
   return 0;
 }
 
-// Records two queues: a launch, a fork to the other queue, and a launch after both.
+// Records two queues: a launch, a fork to the other queue, and a launch that follows both queues.
 static syclex::command_graph<syclex::graph_state::executable>
 record(sycl::queue &queue, bundle &kernels, uint32_t *memory, uint32_t *other) {
   auto context = queue.get_context();

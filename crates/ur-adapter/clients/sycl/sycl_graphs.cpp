@@ -1,6 +1,6 @@
-// SYCL graphs without kernels in two processes. Each process creates a graph on shared memory, one
-// by recording a queue and one by adding nodes. The two graphs run in turns, ordered by their
-// events.
+// SYCL graphs without kernels in two processes. Each process creates a graph on shared memory. One
+// process records a queue, and the other process adds nodes. The two graphs run in turns, ordered
+// by their events.
 
 #include "peer.h"
 #include <algorithm>
@@ -34,7 +34,8 @@ static bool holds(sycl::queue &queue, const int *from, int value) {
   return std::all_of(found.begin(), found.end(), [&](int word) { return word == value; });
 }
 
-// Swaps the first two blocks of three, with nodes that depend on each other.
+// Runs in the second process: swaps the first two of three blocks, with nodes that depend on each
+// other.
 static int second() {
   sycl::queue queue{sycl::property::queue::in_order{}};
   auto context = queue.get_context();
@@ -62,7 +63,8 @@ static int second() {
   return 0;
 }
 
-// Moves each block one place down, by recording a queue.
+// Runs in the first process: moves each block down by one place, with a graph that was recorded
+// from a queue.
 static void first() {
   sycl::queue queue{sycl::property::queue::in_order{}};
   auto context = queue.get_context();

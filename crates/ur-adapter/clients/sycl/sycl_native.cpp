@@ -1,5 +1,5 @@
-// A SYCL program that also uses Level Zero directly. It converts SYCL objects to the driver's
-// objects and back.
+// A SYCL program that also calls Level Zero directly. It converts SYCL objects to the driver's
+// objects, and the driver's objects to SYCL objects.
 
 #include "peer.h"
 #include "ze.h"
@@ -41,7 +41,8 @@ static void devices(const sycl::queue &queue) {
          device.get_platform());
 }
 
-// The program's commands between SYCL's, and barriers where SYCL guarantees no order.
+// Runs the program's native commands between SYCL commands, with barriers where SYCL guarantees no
+// order.
 static void commands(sycl::queue queue) {
   char *memory = sycl::malloc_device<char>(size, queue);
   std::vector<char> first(size, 1), last(size, 3);
@@ -59,7 +60,7 @@ static void commands(sycl::queue queue) {
   sycl::free(memory, queue);
 }
 
-// Each side waits for an event of the other side.
+// SYCL commands wait for a native event, and native commands wait for a SYCL event.
 static void events(sycl::queue queue) {
   sycl::context context = queue.get_context();
   ze_handle native_context = sycl::get_native<level_zero>(context);
@@ -85,7 +86,7 @@ static void events(sycl::queue queue) {
   sycl::free(memory, queue);
 }
 
-// SYCL's commands between the program's, in the program's context and list.
+// Runs SYCL commands between native commands, in the program's own context and command list.
 static void queues(const sycl::device &device) {
   ze_device_handle_t native = sycl::get_native<level_zero>(device);
   ze_description desc = {ZE_CONTEXT_DESC, nullptr, {0}};

@@ -1,5 +1,6 @@
-// SYCL programs in two processes: memory with both spellings of the extension, events in both
-// directions, and physical memory. The program is independent of the adapter.
+// A SYCL program with two processes. It shares memory with the current and the older spelling of
+// the extension, events in both directions, and physical memory. The program does not depend on the
+// adapter.
 
 #include "peer.h"
 #include <future>
@@ -25,7 +26,7 @@ static handle_data receive_handle(int link) {
   return {first, first + bytes.size};
 }
 
-// Returns numbers that differ for every index and every `first`.
+// Returns a list of consecutive numbers that starts with `first`.
 static std::vector<int> numbers(int first, size_t size = count) {
   std::vector<int> list(size);
   std::iota(list.begin(), list.end(), first);
@@ -76,7 +77,7 @@ static void consume_memory(int link, sycl::queue queue) {
   ipc::memory::close(again, context);
 }
 
-// Memory with the spelling of older programs, in the default context
+// Memory, with the older spelling of the extension and the default context
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -108,7 +109,8 @@ static sycl::queue another(const sycl::queue &queue) {
   return {queue.get_context(), queue.get_device(), sycl::property::queue::in_order{}};
 }
 
-// Writes and signals in the queue, but only after the other process has seen the signal pending.
+// Submits a write and a signal. They run only after the other process has seen that the signal is
+// pending.
 static void signal(int link, sycl::queue &queue, sycl::event &event, int *memory,
                    const std::vector<int> &list) {
   std::promise<void> gate;
@@ -125,9 +127,9 @@ static void signal(int link, sycl::queue &queue, sycl::event &event, int *memory
   MEET(link);
 }
 
-// Waits on the host or in a queue, and checks the contents that were written before the signal. The
-// queue must differ from the queue in `signal`. The SYCL runtime omits waits for an event in an
-// in-order queue that has signalled the event.
+// Waits on the host or in a queue, and then checks the contents that were written before the
+// signal. The queue must not be the one that signalled the event in `signal`, because the SYCL
+// runtime omits a wait in the in-order queue that signals the event.
 static void await(int link, sycl::queue &queue, sycl::event &event, const int *memory,
                   const std::vector<int> &list, int how) {
   MEET(link);
@@ -189,7 +191,7 @@ static void consume_events(int link, sycl::queue queue) {
 
 // Physical memory
 
-// A virtual range with physical memory mapped into it.
+// A virtual address range into which physical memory is mapped.
 struct mapping {
   syclex::physical_mem memory;
   sycl::context context;

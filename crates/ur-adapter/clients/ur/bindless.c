@@ -1,9 +1,9 @@
-/* Bindless images. Pixels are copied in, kernels read them through sampled numbers and write them
-   through unsampled ones, and the pixels are copied out. Also images with several levels and
-   layers, memory as an image, and errors.
+/* Bindless images. Pixels are copied to images. Kernels read them through sampled images and write
+   them through unsampled images. Then the pixels are copied back. The client also tests images with
+   several levels and layers, memory as an image, and errors.
 
-   The variable IMAGES_PTX names the file of the kernels, which is images.ptx of the library's
-   tests. */
+   The environment variable IMAGES_PTX contains the path of the kernels, which are
+   crates/crosshandle-cuda/src/images.ptx. */
 #include "kernels.h"
 #include <sys/mman.h>
 
@@ -52,7 +52,8 @@ static image_number sample_by(struct runtime *ur, image_memory image, const ur_i
   return number;
 }
 
-/* Samples the nearest pixel by its index. Indexes outside are clamped. */
+/* Creates a view that samples the nearest pixel by its index. Indexes outside the image are
+   clamped. */
 static image_number sample_nearest(struct runtime *ur, image_memory image,
                                    const ur_image_format_t *format,
                                    const ur_image_desc_t *description) {
@@ -100,8 +101,8 @@ static void launch_2d(struct runtime *ur, ur_kernel_handle_t kernel, size_t widt
                                       0, NULL, NULL));
 }
 
-/* Copies pixels in, runs a kernel that samples one image and writes another, and copies the pixels
-   out. */
+/* Copies pixels to an image, runs a kernel that samples this image and writes another one, and
+   copies the pixels back. */
 static void compute(struct runtime *ur, ur_program_handle_t program) {
   ur_kernel_handle_t kernel = create_kernel(program, "sample");
   ur_image_desc_t description = describe(UR_MEM_TYPE_IMAGE2D, WIDTH, HEIGHT, 0, 1);
@@ -132,7 +133,8 @@ static void compute(struct runtime *ur, ur_program_handle_t program) {
           fail("pixel %zu, %zu, channel %zu is %u, not %u", x, y, channel, pixel, wanted);
       }
 
-  /* A part of one image is copied to another image, with an event, and then to memory with gaps. */
+  /* Copy part of one image to another image, with an event, and then to memory with gaps between
+     rows. */
   ur_event_handle_t event = NULL;
   ur_exp_image_copy_region_t part = {UR_STRUCTURE_TYPE_EXP_IMAGE_COPY_REGION, NULL, {8 * 16, 5, 0},
                                      {0, 1, 0}, {10 * 16, 6, 1}};
@@ -162,7 +164,7 @@ static void compute(struct runtime *ur, ur_program_handle_t program) {
         fail("byte %zu of row %zu is %u, not %u", i, y, rows[y * wide.rowPitch + i], wanted);
     }
 
-  /* Memory is copied to memory as images: rows with gaps to rows without, to device memory and
+  /* Copy memory to memory as images: from rows with gaps to rows without gaps, to device memory and
      back. */
   unsigned char *device = (unsigned char *)allocate(ur, PIXELS * 16);
   ur_exp_image_copy_region_t middle = {UR_STRUCTURE_TYPE_EXP_IMAGE_COPY_REGION, NULL, {3 * 16, 2, 0},
@@ -193,8 +195,8 @@ static void compute(struct runtime *ur, ur_program_handle_t program) {
   UR(urKernelRelease(kernel));
 }
 
-/* Runs `blend`, which samples the first channel at ((x + right) / across, (y + 1/2) / down) of a
-   level, for each x and y. */
+/* Runs the kernel `blend`. For each x and y, it samples the first channel of a level at the
+   position ((x + right) / across, (y + 1/2) / down). */
 static void blend(struct runtime *ur, ur_kernel_handle_t kernel, image_number from, float *to,
                   size_t width, size_t height, float right, float across, float down, float level) {
   float *memory = (float *)allocate(ur, width * height * sizeof *memory);
@@ -210,7 +212,7 @@ static bool is_near(float found, float wanted) {
   return found - wanted < 0.01f && wanted - found < 0.01f;
 }
 
-/* Filters, normalized coordinates and levels are properties of the sampler. */
+/* Checks filters, normalized coordinates and levels, which are properties of the sampler. */
 static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
   enum { EDGE = 16 };
   ur_kernel_handle_t kernel = create_kernel(program, "blend");
@@ -219,7 +221,8 @@ static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
   for (size_t i = 0; i < EDGE * EDGE; i++)
     floats[i] = (float)(3 * i);
 
-  /* The mean of two neighbours, and the edge pixel outside the image. */
+  /* Linear filtering returns the mean of two neighbouring pixels, and the edge pixel outside the
+     image. */
   image_memory image = allocate_image(ur, &r_float, &description);
   put(ur, image, floats, &r_float, &description, all_of(EDGE * sizeof(float), EDGE, 1));
   ur_sampler_desc_t linear = sampler(false, UR_SAMPLER_ADDRESSING_MODE_CLAMP_TO_EDGE,
@@ -233,8 +236,8 @@ static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
     }
   end_sampling(ur, number);
 
-  /* Outside the image it is the black border in one dimension, and clamped in the other.
-     Coordinates are normalized. */
+  /* Coordinates are normalized. Outside the image, the first dimension uses the black border, and
+     the second dimension repeats the image. */
   ur_exp_sampler_addr_modes_t modes = {UR_STRUCTURE_TYPE_EXP_SAMPLER_ADDR_MODES, NULL,
                                        {UR_SAMPLER_ADDRESSING_MODE_CLAMP,
                                         UR_SAMPLER_ADDRESSING_MODE_REPEAT,
@@ -252,7 +255,7 @@ static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
   end_sampling(ur, number);
   free_image(ur, image);
 
-  /* Bytes are read as fractions of 255. */
+  /* A byte is read as a fraction of 255. */
   unsigned char bytes[EDGE * EDGE];
   for (size_t i = 0; i < sizeof bytes; i++)
     bytes[i] = (unsigned char)i;
@@ -265,7 +268,7 @@ static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
   end_sampling(ur, number);
   free_image(ur, image);
 
-  /* Each level is an image of its own, too. */
+  /* Each level can also be used as a separate image. */
   description.numMipLevel = 3;
   image = allocate_image(ur, &r_float, &description);
   uint32_t levels = 0;
@@ -307,7 +310,7 @@ static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
   UR(urKernelRelease(kernel));
 }
 
-/* Memory is used as an image: a single row, and rows with gaps. */
+/* Samples memory as an image: a single row, and rows with gaps. */
 static void sample_memory(struct runtime *ur, ur_program_handle_t program) {
   ur_kernel_handle_t fetch = create_kernel(program, "fetch"), kernel = create_kernel(program, "blend");
   enum { LENGTH = 1024 };
@@ -341,7 +344,7 @@ static void sample_memory(struct runtime *ur, ur_program_handle_t program) {
   EXPECT(memcmp(found, floats, sizeof floats) == 0);
   end_sampling(ur, number);
 
-  /* Rows that do not exist, or that the device does not support. */
+  /* Rows outside the memory, and row pitches that the device does not support. */
   ur_sampler_desc_t how = sampler(false, UR_SAMPLER_ADDRESSING_MODE_CLAMP_TO_EDGE,
                                   UR_SAMPLER_FILTER_MODE_NEAREST);
   ur_image_desc_t wrong = rows;
@@ -362,7 +365,7 @@ static void sample_memory(struct runtime *ur, ur_program_handle_t program) {
   UR(urKernelRelease(kernel));
 }
 
-/* Layers are the third dimension of an image. */
+/* Samples images with layers, which are addressed by an additional coordinate. */
 static void sample_layers(struct runtime *ur, ur_program_handle_t program) {
   enum { LAYERS = 3 };
   ur_kernel_handle_t kernel = create_kernel(program, "layer");
@@ -384,7 +387,7 @@ static void sample_layers(struct runtime *ur, ur_program_handle_t program) {
   end_sampling(ur, number_of);
   free_image(ur, image);
 
-  /* An array of rows, and a cube, whose faces are layers. */
+  /* An array of one-dimensional images, and a cube, whose faces are layers. */
   description = describe(UR_MEM_TYPE_IMAGE1D_ARRAY, WIDTH, 0, 0, HEIGHT);
   image = allocate_image(ur, &r32, &description);
   static uint32_t found[LAYERS * PIXELS];
@@ -419,7 +422,7 @@ static bool answer(struct runtime *ur,
   return found;
 }
 
-/* Invalid arguments are refused, and nothing is done. */
+/* Checks that calls with invalid arguments fail and have no effect. */
 static void refuse(struct runtime *ur) {
   const ur_exp_image_mem_type_t opaque = UR_EXP_IMAGE_MEM_TYPE_OPAQUE_HANDLE,
                                 usm = UR_EXP_IMAGE_MEM_TYPE_USM_POINTER;
@@ -490,8 +493,8 @@ static void refuse(struct runtime *ur) {
                                        UR_EXP_IMAGE_COPY_INPUT_TYPES_MEM_TO_IMAGE, 0, NULL, NULL));
 }
 
-/* A part of memory starts after the end of its allocation. All devices support such copies of
-   memory. */
+/* Checks that a part of memory that starts after the end of its allocation is refused. All devices
+   support such copies between memory. */
 static void refuse_outside(struct runtime *ur) {
   enum { LENGTH = 4096 };
   unsigned char *memory = (unsigned char *)allocate(ur, LENGTH);
@@ -507,7 +510,7 @@ static void refuse_outside(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Checks the import of memory and semaphores, or that it is unsupported. */
+/* Checks the import of external memory and semaphores, or that the device refuses it. */
 static void import(struct runtime *ur) {
   ur_bool_t found = true;
   UR(urBindlessImagesSupportsImportingHandleTypeExp(ur->device, UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD, &found));
@@ -523,8 +526,8 @@ static void import(struct runtime *ur) {
                                                      UR_EXP_EXTERNAL_SEMAPHORE_TYPE_OPAQUE_FD, &signals,
                                                      &semaphore));
   if (found) {
-    /* A file is not memory of the driver, and the program keeps it. A closed descriptor is not
-       memory either. */
+    /* A regular file and a closed descriptor are not external memory. The program still owns the
+       file's descriptor after the refusal. */
     file.fd = memfd_create("no memory of a GPU", MFD_CLOEXEC);
     EXPECT(file.fd >= 0 && ftruncate(file.fd, 1 << 21) == 0);
     EXPECT(urBindlessImagesImportExternalMemoryExp(ur->context, ur->device, 1 << 21,

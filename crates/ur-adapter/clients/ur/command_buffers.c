@@ -1,6 +1,6 @@
-/* Two processes, each with a command buffer on shared memory, compute in turns. Only the events of
-   the command buffers order them. Then updates, the order of runs, objects that command buffers
-   keep, the commands on buffers, and errors. */
+/* Two processes compute in turns. Each has a command buffer on shared memory, and only the events
+   of the command buffers order the runs. The client also tests updates, the order of runs, objects
+   that command buffers keep alive, commands on buffers, and errors. */
 #include "kernels.h"
 #include <pthread.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ static ur_exp_command_buffer_handle_t begin(struct runtime *ur, bool updatable, 
   return buffer;
 }
 
-/* Records a copy of `size` bytes that waits for an event in each run, if there is one. */
+/* Records a copy of `size` bytes. In each run, the copy waits for `event`, unless it is null. */
 static ur_exp_command_buffer_sync_point_t record_copy_after(ur_exp_command_buffer_handle_t buffer,
                                                             void *to, const void *from, size_t size,
                                                             ur_event_handle_t event) {
@@ -47,8 +47,8 @@ static ur_exp_command_buffer_sync_point_t record_copy_after(ur_exp_command_buffe
   return point;
 }
 
-/* Records a copy of `size` bytes after a sync point, if there is one. Returns its own sync point.
-   */
+/* Records a copy of `size` bytes that follows the sync point `after`, unless it is null. Returns
+   the sync point of the copy. */
 static ur_exp_command_buffer_sync_point_t
 record_copy(ur_exp_command_buffer_handle_t buffer, void *to, const void *from, size_t size,
             const ur_exp_command_buffer_sync_point_t *after) {
@@ -58,14 +58,14 @@ record_copy(ur_exp_command_buffer_handle_t buffer, void *to, const void *from, s
   return point;
 }
 
-/* Runs a command buffer after the latest signal of `before`, and signals `after`. */
+/* Runs a command buffer after the latest signal of `before`. The run signals `after`. */
 static void run_between(struct runtime *ur, ur_exp_command_buffer_handle_t buffer,
                         ur_event_handle_t before, ur_event_handle_t after) {
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, before != NULL, before ? &before : NULL, NULL));
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &after));
 }
 
-/* The second process: swaps the first two blocks of three, through its own memory. */
+/* Runs in the second process: swaps the first two of three blocks, through memory of its own. */
 static int second(void) {
   struct runtime ur = start_runtime();
   char *memory = (char *)open_memory(&ur, hear_bytes(PARENT));
@@ -73,7 +73,7 @@ static int second(void) {
   ur_event_handle_t swapped = open_event(&ur, hear_bytes(PARENT));
   char *spare = (char *)allocate(&ur, BLOCK);
   ur_exp_command_buffer_handle_t swap = begin(&ur, false, false);
-  /* In each run, the first command waits for the latest signal of the other process. */
+  /* In each run, the first command waits for the latest signal from the other process. */
   ur_exp_command_buffer_sync_point_t point = record_copy_after(swap, spare, memory, BLOCK, rotated);
   point = record_copy(swap, memory, memory + BLOCK, BLOCK, &point);
   record_copy(swap, memory + BLOCK, spare, BLOCK, &point);
@@ -99,7 +99,7 @@ static void compute_in_turns(struct runtime *ur) {
   uint32_t order[3] = {1, 2, 3};
   for (int i = 0; i < 3; i++)
     write_pattern(ur, memory + i * BLOCK, BLOCK, order[i]);
-  /* In order, so no sync points are needed. */
+  /* The command buffer is in-order, so its commands need no sync points. */
   ur_exp_command_buffer_handle_t rotate = begin(ur, false, true);
   record_copy(rotate, spare, memory, BLOCK, NULL);
   record_copy(rotate, memory, memory + BLOCK, BLOCK, NULL);
@@ -117,7 +117,7 @@ static void compute_in_turns(struct runtime *ur) {
     hear(peer.link, &token, 1);
     uint32_t first = order[0];
     order[0] = order[2], order[2] = first;
-    /* The blocks were rotated to (2, 3, 1), then swapped to (3, 2, 1). */
+    /* The blocks were rotated to (2, 3, 1) and then swapped to (3, 2, 1). */
   }
   UR(urEventWait(1, &swapped));
   for (int i = 0; i < 3; i++)
@@ -130,8 +130,8 @@ static void compute_in_turns(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* The runs of one command buffer follow each other in any queues, and it keeps the objects that it
-   uses. */
+/* Checks that the runs of one command buffer execute one after another, even in different queues.
+   Also checks that a command buffer keeps the objects alive that it uses. */
 static void run_in_several_queues(struct runtime *ur) {
   ur_queue_properties_t properties = {UR_STRUCTURE_TYPE_QUEUE_PROPERTIES, NULL,
                                       UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE};
@@ -166,13 +166,13 @@ static void run_in_several_queues(struct runtime *ur) {
   ur_command_t kind;
   UR(urEventGetInfo(last, UR_EVENT_INFO_COMMAND_TYPE, sizeof kind, &kind, NULL));
   EXPECT(kind == UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP);
-  /* Both are kept until the last run has ended. */
+  /* The memory and the command buffer are kept alive until the last run is complete. */
   UR(urUSMFree(ur->context, spare));
   UR(urCommandBufferReleaseExp(rotate));
   UR(urCommandBufferReleaseExp(rotate));
   UR(urEventWait(1, &last));
   UR(urEventRelease(last));
-  /* Twenty rotations of three blocks move them by two places. */
+  /* Twenty rotations of three blocks move each block by two places. */
   for (uint32_t i = 0; i < 3; i++)
     EXPECT(has_pattern(ur, seen + i * BLOCK, BLOCK, (i + 2) % 3, 0));
   UR(urQueueFinish(queues[1]));
@@ -181,7 +181,7 @@ static void run_in_several_queues(struct runtime *ur) {
   UR(urUSMFree(ur->context, seen));
 }
 
-/* Runs all commands on buffers and the hints, and checks their effects. */
+/* Records all commands on buffers and all hints, and checks their effects. */
 static void record_buffer_commands(struct runtime *ur) {
   enum { SIZE = 256 };
   ur_mem_handle_t one = NULL, two = NULL;
@@ -219,8 +219,8 @@ static void record_buffer_commands(struct runtime *ur) {
     memset(output, 0, SIZE), memset(rows, 0, SIZE);
     UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
     UR(urQueueFinish(ur->queue));
-    /* The first rows of the copied rectangle start at 36, 52 and 68. Bytes 36 to 47 were filled
-       before. */
+    /* The first rows of the copied rectangle start at the offsets 36, 52 and 68. The bytes 36 to 47
+       were filled before the copy. */
     EXPECT(output[0] == 1 && output[1] == 2 && output[16] == 52 && output[39] == 75);
     EXPECT(output[64] == 0 && output[64 + 15] == 15 && output[64 + 16] == 1 && output[64 + 17] == 2);
     EXPECT(output[64 + 4] == 0 && output[64 + 11] == 7 && output[3 * 64 + 11] == 23);
@@ -235,8 +235,8 @@ static void record_buffer_commands(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Launches get new arguments, sizes and kernels. Runs that were enqueued before keep the old ones.
-   */
+/* Updates the arguments, sizes and kernels of recorded launches. Runs that were already enqueued
+   use the previous values. */
 static void update_launches(struct runtime *ur) {
   struct kernels kernels = load(ur);
   void *memory = allocate(ur, (size_t)COUNT * 4), *other = allocate(ur, (size_t)COUNT * 4);
@@ -271,7 +271,7 @@ static void update_launches(struct runtime *ur) {
   UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
   EXPECT(holds(ur, memory, COUNT, 7) && holds(ur, seen, COUNT, 7));
-  /* New memory. */
+  /* Update the pointer to the memory. */
   ur_exp_command_buffer_update_pointer_arg_desc_t new_pointer = {
       UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_UPDATE_POINTER_ARG_DESC, NULL, 0, NULL, &other};
   update.numNewPointerArgs = 1;
@@ -280,14 +280,14 @@ static void update_launches(struct runtime *ur) {
   UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
   EXPECT(holds(ur, other, COUNT, 9) && holds(ur, memory, COUNT, 7));
-  /* A new size: half of the words. */
+  /* Update the size: half of the words. */
   update.pNewGlobalWorkSize = &half;
   next = 10;
   UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
   EXPECT(holds(ur, other, COUNT / 2, 10));
   EXPECT(holds(ur, (char *)other + COUNT * 2, COUNT / 2, 9));
-  /* A new kernel with all its arguments. */
+  /* Update the kernel and all its arguments. */
   ur_exp_command_buffer_update_value_arg_desc_t values[2] = {new_value, new_value};
   values[1].argIndex = 2;
   values[1].pNewValueArg = &count;
@@ -300,8 +300,8 @@ static void update_launches(struct runtime *ur) {
   UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
   EXPECT(holds(ur, other, COUNT, 16));
-  /* Back to the first kernel with one new value, and then to the second one with none. Each keeps
-     its other latest arguments. */
+  /* Return to the first kernel with one new value, and then to the second kernel without new
+     values. Each kernel keeps its latest values for the other arguments. */
   update.numNewPointerArgs = 0;
   update.pNewPointerArgList = NULL;
   update.hNewKernel = kernels.fill;
@@ -335,7 +335,7 @@ static void update_launches(struct runtime *ur) {
   ANSWERS(UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP,
           urCommandBufferUpdateKernelLaunchExp(stranger, 1, &update));
   UR(urCommandBufferReleaseExp(stranger));
-  /* The command buffer keeps its kernels. */
+  /* The command buffer keeps its kernels alive. */
   unload(&kernels);
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
   EXPECT(holds(ur, other, COUNT, 49));
@@ -345,7 +345,7 @@ static void update_launches(struct runtime *ur) {
   UR(urUSMFree(ur->context, seen));
 }
 
-/* One of two threads that update a command. They update different arguments. */
+/* One of two threads that update the same command. They update different arguments. */
 struct updater {
   ur_exp_command_buffer_handle_t buffer;
   ur_exp_command_buffer_update_kernel_launch_desc_t update;
@@ -360,7 +360,8 @@ static void *update_often(void *of) {
   return NULL;
 }
 
-/* Threads update one command at the same time. No update is lost, and no thread waits forever. */
+/* Two threads update one command at the same time. No update may be lost, and no thread may wait
+   forever. */
 static void update_in_threads(struct runtime *ur) {
   struct kernels kernels = load(ur);
   void *memory = allocate(ur, (size_t)COUNT * 4);
@@ -434,7 +435,7 @@ static void record_fill(ur_exp_command_buffer_handle_t buffer, void *memory, uin
                                      after ? &after : NULL, NULL, event, command));
 }
 
-/* Commands inside the command buffer wait for events and signal events. Updates replace these
+/* Commands within a command buffer wait for events and signal events. Updates replace these
    events. */
 static void wait_and_signal_inside(struct runtime *ur) {
   int gate[2];
@@ -463,7 +464,7 @@ static void wait_and_signal_inside(struct runtime *ur) {
   UR(urEventWait(1, &next));
   UR(urEventWait(1, &done));
   EXPECT(holds(ur, memory, BLOCK / 4, 1) && holds(ur, memory + BLOCK, BLOCK / 2, 2));
-  /* A new event to wait for, and a new event to signal. */
+  /* Replace the event to wait for and the event to signal. */
   ur_event_handle_t again = NULL, changed = NULL, two[2];
   UR(urEnqueueHostTaskExp(queue, (ur_exp_host_task_function_t)read_gate, &gate[0], NULL, 0, NULL,
                           &again));
@@ -476,20 +477,21 @@ static void wait_and_signal_inside(struct runtime *ur) {
   UR(urCommandBufferUpdateSignalEventExp(filled, &changed));
   UR(urCommandBufferUpdateWaitEventsExp(copied, 1, &changed));
   UR(urEventRelease(done));
-  /* In the first queue again, since a waiting command may block the other queue. */
+  /* The next run is enqueued in the first queue, because the waiting command may block the other
+     queue. */
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, &done));
   UR(urEventWait(1, &first));
   EXPECT(is_complete(next) && !is_complete(changed) && !is_complete(done));
   EXPECT(write(gate[1], "o", 1) == 1);
   UR(urEventWait(1, &done));
   EXPECT(is_complete(changed));
-  /* A graph has no events in its middle. */
+  /* A graph cannot wait for events or signal events between its nodes. */
   ur_exp_graph_handle_t graph = NULL;
   UR(urQueueBeginGraphCaptureExp(queue));
   ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED,
           urEnqueueCommandBufferExp(queue, buffer, 0, NULL, NULL));
   ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED, urQueueEndGraphCaptureExp(queue, &graph));
-  /* Many runs, each of which follows the previous one. */
+  /* Each of many runs follows the previous run. */
   for (int run = 0; run < 50; run++)
     UR(urEnqueueCommandBufferExp(run % 2 ? queue : ur->queue, buffer, 0, NULL, NULL));
   UR(urCommandBufferReleaseExp(buffer));
@@ -505,8 +507,8 @@ static void wait_and_signal_inside(struct runtime *ur) {
   close(gate[1]);
 }
 
-/* The times of a run with several parts include all parts. It starts before the events in its
-   middle. */
+/* Checks the profiling times of a run with several parts. The run starts before the events of the
+   later parts are signalled. */
 static void profile_parts(struct runtime *ur) {
   int gate[2];
   EXPECT(pipe(gate) == 0);
@@ -543,7 +545,7 @@ static void profile_parts(struct runtime *ur) {
   close(gate[1]);
 }
 
-/* A queue of another context is refused before anything is recorded. */
+/* Checks that a queue of another context is refused before any command is recorded. */
 static void refuse_other_contexts(struct runtime *ur, ur_exp_command_buffer_handle_t buffer) {
   ur_context_handle_t context = NULL;
   ur_queue_handle_t queue = NULL;
@@ -581,7 +583,7 @@ static void answer_errors(struct runtime *ur) {
   ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
           urCommandBufferAppendUSMMemcpyExp(buffer, memory, memory + 32, 32, 0, NULL, 0, NULL, NULL,
                                             NULL, NULL));
-  /* An empty command buffer only waits and signals. */
+  /* A run of an empty command buffer only waits for events and signals its event. */
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, &event));
   UR(urEventWait(1, &event));
   UR(urEventRelease(event));
@@ -602,7 +604,7 @@ int main(int count, char **words) {
   record_buffer_commands(&ur);
   wait_and_signal_inside(&ur);
   profile_parts(&ur);
-  /* If kernels are supported, the test sets this variable. */
+  /* The test sets this variable if the device supports kernels. */
   if (getenv("KERNELS_PTX") != NULL) {
     update_launches(&ur);
     update_in_threads(&ur);

@@ -1,9 +1,10 @@
-/* Programs that use each other's functions and variables. They are linked after their creation. */
+/* Programs that use each other's functions and variables. They are linked after each program was
+   created. */
 #include "kernels.h"
 
 enum { COUNT = 256 };
 
-/* A program that uses a function and a variable of the other one. */
+/* A program that uses a function and a variable from the other program. */
 static const char *user_c = "extern uint more(uint x);"
                             "kernel void use(global uint *to, uint value, uint count) {"
                             "  size_t i = get_global_id(0);"
@@ -66,11 +67,11 @@ static void link_text(struct runtime *ur, bool is_ptx) {
   build_open(ur, user, is_ptx ? NULL : "-DTERM=7");
   UR(urProgramBuild(ur->context, maker, NULL));
   ANSWERS(UR_RESULT_ERROR_INVALID_PROGRAM_EXECUTABLE, urKernelCreate(user, "use", &kernel));
-  /* Without the other program, a function is missing. The failure changes nothing. */
+  /* If the other program is not linked, a function is missing. The failure must change nothing. */
   ANSWERS(UR_RESULT_ERROR_PROGRAM_LINK_FAILURE, urProgramDynamicLinkExp(ur->context, 1, &user));
   ANSWERS(UR_RESULT_ERROR_INVALID_PROGRAM_EXECUTABLE, urKernelCreate(user, "use", &kernel));
   expect(ur, maker, "own", 3, 70);
-  /* An existing kernel keeps working. */
+  /* An existing kernel still works after the link. */
   ur_kernel_handle_t own = create_kernel(maker, "own");
   UR(urProgramDynamicLinkExp(ur->context, 3, both));
   expect(ur, user, "use", 3, 14);
@@ -80,12 +81,12 @@ static void link_text(struct runtime *ur, bool is_ptx) {
   EXPECT(holds(ur, memory, COUNT, 90));
   UR(urUSMFree(ur->context, memory));
   UR(urKernelRelease(own));
-  /* Linked again, which changes nothing, and after one program was released. */
+  /* Linking the programs again changes nothing. One program is then released. */
   UR(urProgramDynamicLinkExp(ur->context, 2, both));
   UR(urProgramRelease(maker));
   expect(ur, user, "use", 5, 18);
 
-  /* Linked in two steps. */
+  /* Link the programs in two steps. */
   ur_program_handle_t open = NULL, other = program_of(ur, is_ptx ? maker_ptx : maker_c);
   ur_program_handle_t again = program_of(ur, is_ptx ? user_ptx : user_c);
   build_open(ur, again, is_ptx ? NULL : "-DTERM=7");
@@ -101,8 +102,8 @@ static void link_text(struct runtime *ur, bool is_ptx) {
   UR(urProgramRelease(user));
 }
 
-/* Modules with different names, for drivers that compile no text. No symbol is missing in either.
-   */
+/* Links modules with different names, for drivers that compile no text. Each module is complete by
+   itself. */
 static void link_modules(struct runtime *ur) {
   static const char *const names[][2] = {{"fill", "full"}, {"scale", "skale"}, {"number", "namber"},
                                          {"reverse", "raverse"}, {"factor", "faktor"}};

@@ -1,7 +1,7 @@
-/* The extension's error table, row by row. It checks the results of the eleven functions and of two
-   related ones for each wrong argument, and what they leave unchanged. With the simulated driver of
-   Level Zero, it also checks the codes that only a driver can produce. The output names each row.
-   */
+/* The error table of the extension, row by row. For each wrong argument, the client checks the
+   result of eleven functions and two related ones, and what the call leaves unchanged. With the
+   simulated Level Zero driver, it also checks error codes that only a driver can return. The output
+   names each row. */
 #include "refusals.h"
 #include "rows.h"
 

@@ -1,5 +1,6 @@
-/* Reusable events between two processes: repeated signals and waits in both directions, on the host
-   and in queues, and the death of a process that should signal. Callbacks report both. */
+/* Reusable events between two processes. The client tests repeated signals and waits in both
+   directions, on the host and in queues. It also tests the death of a process that should signal.
+   Callbacks report the signals and the death. */
 #include "ur.h"
 #include <semaphore.h>
 
@@ -7,7 +8,7 @@
 #define SIGNALS 6
 #define SIZE ((size_t)64 << 10)
 
-/* A gate in a queue. Later commands stay pending until it is opened. */
+/* A gate that blocks a queue. Later commands in the queue stay pending until the gate is opened. */
 struct gate {
   int ends[2];
 };
@@ -58,7 +59,7 @@ static ur_event_handle_t open_event(struct runtime *ur, struct bytes handle) {
   return event;
 }
 
-/* Signals the event when all commands in the queue are done. */
+/* Signals the event after all earlier commands in the queue. */
 static void signal_event(struct runtime *ur, ur_event_handle_t event) {
   ur_event_handle_t same = event;
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &same));
@@ -77,7 +78,7 @@ static uint32_t references_of(ur_event_handle_t event) {
   return count;
 }
 
-/* A callback of an event. */
+/* A callback for an event: whether it was called, and the status that it received. */
 struct call {
   sem_t made;
   ur_execution_info_t status;
@@ -90,7 +91,7 @@ static void note_call(ur_event_handle_t event, ur_execution_info_t status, void 
   sem_post(&call->made);
 }
 
-/* Sets a callback for the completion of the event's latest signal. */
+/* Sets a callback that is called when the event's latest signal is complete. */
 static void expect_call(ur_event_handle_t event, struct call *call) {
   EXPECT(sem_init(&call->made, 0, 0) == 0);
   UR(urEventSetCallback(event, UR_EXECUTION_INFO_COMPLETE, note_call, call));
@@ -104,7 +105,7 @@ static int status_of_call(struct call *call) {
   return (int)call->status;
 }
 
-/* Waits for the latest signal, on the host or in the queue. */
+/* Waits for the event's latest signal, on the host or in the queue. */
 static void wait_for(struct runtime *ur, ur_event_handle_t event, bool in_queue) {
   if (in_queue) {
     UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 1, &event, NULL));
@@ -115,7 +116,8 @@ static void wait_for(struct runtime *ur, ur_event_handle_t event, bool in_queue)
   EXPECT(status_of(event) == UR_EVENT_STATUS_COMPLETE);
 }
 
-/* Writes the pattern and signals, but only after the other process has seen the signal pending. */
+/* Submits a write of the pattern, and a signal. They run only after the other process has seen that
+   the signal is pending. */
 static void signal_late(struct runtime *ur, int link, ur_event_handle_t event, void *memory,
                         uint32_t number) {
   uint32_t words[SIZE / 4];
@@ -135,7 +137,7 @@ static void signal_late(struct runtime *ur, int link, ur_event_handle_t event, v
   MEET(link);
 }
 
-/* Waits for the signal of `signal_late`. */
+/* Waits for the signal that `signal_late` submits in the other process. */
 static void wait_pending(struct runtime *ur, int link, ur_event_handle_t event, void *memory,
                          uint32_t number) {
   MEET(link);
@@ -171,12 +173,12 @@ static void produce(void) {
     MEET(peer.link);
     for (uint32_t number = 0; number < SIGNALS; number++) {
       signal_late(&ur, peer.link, mine, memory, number);
-      /* Either side signals the same event. */
+      /* Both processes may signal either event. */
       wait_pending(&ur, peer.link, mine, memory, number + 100);
       wait_pending(&ur, peer.link, theirs, memory, number + 200);
       signal_late(&ur, peer.link, theirs, memory, number + 300);
     }
-    /* Either side may release the event first. */
+    /* Either process may release the event first. */
     UR(urEventRelease(mine));
     MEET(peer.link);
     MEET(peer.link);
@@ -225,7 +227,7 @@ static void consume(void) {
   stop_runtime(&ur);
 }
 
-/* A wait for a signal of a process that dies returns an error. */
+/* Checks that a wait returns an error if the process that should signal dies. */
 static void outlive(bool in_queue) {
   struct peer peer = start_peer("promiser");
   struct runtime ur = start_runtime();
@@ -237,7 +239,8 @@ static void outlive(bool in_queue) {
     ur_event_handle_t after = NULL;
     UR(urEnqueueEventsWaitWithBarrierExt(ur.queue, NULL, 1, &event, &after));
     kill_peer(&peer);
-    /* A queue on the host fails with the event that it waits for. A queue on a GPU continues. */
+    /* A queue on the host fails if the event that it waits for fails. A queue on a GPU
+       continues. */
     ur_result_t result = urEventWait(1, &after);
     if (device_type_of(&ur) != UR_DEVICE_TYPE_GPU || result != UR_RESULT_SUCCESS)
       EXPECT(result == UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS);

@@ -1,5 +1,6 @@
-/* Freeing waits for the commands that use the memory. If a queue's function frees memory, the call
-   does not wait, and the memory is freed when the commands are done. */
+/* Freeing memory waits for the commands that use the memory. A function that runs in a queue may
+   also free memory. In this case the call does not wait, and the memory is freed after the commands
+   are complete. */
 #include "ur.h"
 #include <pthread.h>
 #include <semaphore.h>
@@ -19,7 +20,7 @@ static ur_usm_type_t type_of(const void *pointer) {
   return type;
 }
 
-/* Opens the gate while the memory is being freed. */
+/* Opens the gate while the main thread is freeing the memory. */
 static void *open_gate(void *data) {
   (void)data;
   sem_wait(&freeing);

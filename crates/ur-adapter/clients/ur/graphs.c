@@ -1,6 +1,7 @@
-/* Queues record their submissions in graphs. Two processes compute in turns, with graphs on shared
-   memory that are ordered by events. Then forks to other queues, outside events, graphs in graphs,
-   objects that graphs keep, and operations that cannot be recorded. */
+/* Queues record their submissions into graphs. Two processes compute in turns, with graphs on
+   shared memory that events order. The client also tests forks to other queues, events from outside
+   a capture, graphs within graphs, objects that graphs keep alive, and operations that graphs
+   cannot record. */
 #include "kernels.h"
 #include <unistd.h>
 
@@ -58,7 +59,8 @@ static ur_exp_graph_handle_t end(ur_queue_handle_t queue) {
   return graph;
 }
 
-/* Ends a capture and instantiates the graph. The graph itself is not needed after that. */
+/* Ends a capture and instantiates its graph. Returns the executable graph. The original graph is
+   then destroyed. */
 static ur_exp_executable_graph_handle_t end_and_instantiate(ur_queue_handle_t queue) {
   ur_exp_graph_handle_t graph = end(queue);
   ur_exp_executable_graph_handle_t executable = NULL;
@@ -71,14 +73,14 @@ static void run(ur_queue_handle_t queue, ur_exp_executable_graph_handle_t graph)
   UR(urEnqueueGraphExp(queue, graph, 0, NULL, NULL));
 }
 
-/* Runs a graph after the latest signal of `before`, and signals `after`. */
+/* Runs a graph after the latest signal of `before`. Signals `after` after the run. */
 static void run_between(struct runtime *ur, ur_exp_executable_graph_handle_t graph,
                         ur_event_handle_t before, ur_event_handle_t after) {
   UR(urEnqueueGraphExp(ur->queue, graph, before != NULL, before ? &before : NULL, NULL));
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &after));
 }
 
-/* The second process: swaps the first two blocks of three, through its own memory. */
+/* Runs in the second process: swaps the first two of three blocks, through memory of its own. */
 static int second(void) {
   struct runtime ur = start_runtime();
   char *memory = (char *)open_memory(&ur, hear_bytes(PARENT));
@@ -135,7 +137,7 @@ static void compute_in_turns(struct runtime *ur) {
     hear(peer.link, &token, 1);
     uint32_t first = order[0];
     order[0] = order[2], order[2] = first;
-    /* The blocks were rotated to (2, 3, 1), then swapped to (3, 2, 1). */
+    /* The blocks were rotated to (2, 3, 1) and then swapped to (3, 2, 1). */
   }
   UR(urEventWait(1, &swapped));
   for (int i = 0; i < 3; i++)
@@ -148,8 +150,8 @@ static void compute_in_turns(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Forks to two other queues and joins them. Two blocks are doubled in parallel, after one block is
-   written and before both are gathered. */
+/* Forks to two other queues and joins them. One block is written first. Then two blocks are doubled
+   in parallel, and finally both are gathered. */
 static void fork_and_join(struct runtime *ur, bool in_order) {
   char *memory = (char *)allocate(ur, 4 * BLOCK);
   uint32_t *found = (uint32_t *)malloc(2 * BLOCK);
@@ -158,7 +160,7 @@ static void fork_and_join(struct runtime *ur, bool in_order) {
   ur_event_handle_t written = NULL, copied[2] = {NULL, NULL}, joined = NULL;
   UR(urQueueBeginGraphCaptureExp(origin));
   fill(origin, memory, 7, BLOCK);
-  /* This follows the fill in both kinds of queues. */
+  /* The barrier follows the fill on in-order and out-of-order queues. */
   UR(urEnqueueEventsWaitWithBarrier(origin, 0, NULL, &written));
   for (int i = 0; i < 2; i++) {
     EXPECT(!captures(branches[i]));
@@ -168,8 +170,8 @@ static void fork_and_join(struct runtime *ur, bool in_order) {
     UR(urQueueGetGraphExp(origin, &here));
     UR(urQueueGetGraphExp(branches[i], &there));
     EXPECT(here == there && here != NULL);
-    /* Waits for no new event. It is still recorded after the commands that its queue or event
-       requires. */
+    /* The barrier waits for no new event. It is still recorded after the commands that its queue or
+       its event requires. */
     UR(urEventRelease(copied[i]));
     UR(urEnqueueEventsWaitWithBarrier(branches[i], 0, NULL, &copied[i]));
     uint32_t mark = 100 + (uint32_t)i;
@@ -193,7 +195,7 @@ static void fork_and_join(struct runtime *ur, bool in_order) {
       EXPECT(found[i] == (i % COUNT < COUNT / 2 ? 100 + branch : 7));
     }
   }
-  /* The events stand for nodes, and are invalid outside the capture. */
+  /* The events represent graph nodes, so they are invalid outside the capture. */
   ur_command_t kind;
   UR(urEventGetInfo(joined, UR_EVENT_INFO_COMMAND_TYPE, sizeof kind, &kind, NULL));
   EXPECT(kind == UR_COMMAND_EVENTS_WAIT_WITH_BARRIER);
@@ -212,8 +214,8 @@ static void fork_and_join(struct runtime *ur, bool in_order) {
   free(found);
 }
 
-/* A barrier that only waits for one event does not include the commands before it. A later wait for
-   all submissions includes them. */
+/* A barrier that waits only for one event does not follow the commands before it. A later wait for
+   all submissions must still include these commands. */
 static void wait_for_all_after_a_barrier(struct runtime *ur) {
   char *memory = (char *)allocate(ur, 2 * BLOCK);
   ur_queue_handle_t origin = create_queue(ur, true), branch = create_queue(ur, false);
@@ -243,7 +245,7 @@ static void read_gate(void *of) {
     fail("the gate was not opened");
 }
 
-/* Blocks a queue until a byte is written. Returns the event of that wait. */
+/* Blocks a queue until a byte is written to the gate. Returns the event of the blocking command. */
 static ur_event_handle_t close_gate(ur_queue_handle_t queue, int *gate) {
   ur_event_handle_t event = NULL;
   UR(urEnqueueHostTaskExp(queue, (ur_exp_host_task_function_t)read_gate, gate, NULL, 0, NULL, &event));
@@ -261,7 +263,8 @@ static bool is_complete(ur_event_handle_t event) {
   return status == UR_EVENT_STATUS_COMPLETE;
 }
 
-/* A run waits for an outside event that a command in the capture waited for. */
+/* Checks that each run waits for an event from outside the capture if a captured command waited for
+   it. */
 static void wait_for_outside(struct runtime *ur) {
   int gate[2];
   EXPECT(pipe(gate) == 0);
@@ -279,7 +282,7 @@ static void wait_for_outside(struct runtime *ur) {
   open_gate(gate[1]);
   UR(urEventWait(1, &done));
   EXPECT(holds(ur, memory, COUNT, 2));
-  /* The event has ended, and the runs continue. */
+  /* The event was signalled, so the runs continue. */
   fill(ur->queue, memory, 3, BLOCK);
   run(ur->queue, graph);
   EXPECT(holds(ur, memory, COUNT, 2));
@@ -293,7 +296,8 @@ static void wait_for_outside(struct runtime *ur) {
   close(gate[1]);
 }
 
-/* Records a graph and a command buffer in a graph, in their current state. */
+/* Records an executable graph and a command buffer into another graph. Their current state is
+   recorded. */
 static void record_graphs_in_graphs(struct runtime *ur) {
   char *memory = (char *)allocate(ur, 4 * BLOCK);
   UR(urQueueBeginGraphCaptureExp(ur->queue));
@@ -328,7 +332,7 @@ static void record_graphs_in_graphs(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Launches whose arguments the graph keeps. */
+/* Records kernel launches. The graph keeps the arguments of the launches. */
 static void record_launches(struct runtime *ur) {
   struct kernels kernels = load(ur);
   void *memory = allocate(ur, BLOCK);
@@ -343,7 +347,7 @@ static void record_launches(struct runtime *ur) {
   for (int round = 0; round < 2; round++) {
     fill(ur->queue, memory, 0, BLOCK);
     run(ur->queue, graph);
-    /* 3 * 5 + 2. */
+    /* The expected value is 3 * 5 + 2. */
     EXPECT(holds(ur, memory, COUNT, 17));
   }
   UR(urGraphExecutableGraphDestroyExp(graph));
@@ -352,7 +356,7 @@ static void record_launches(struct runtime *ur) {
 
 static void count_call(void *of) { ++*(int *)of; }
 
-/* A callback that sets another callback. Both are called. */
+/* A callback that sets another callback. Both callbacks must be called. */
 static struct {
   ur_exp_graph_handle_t graph;
   int calls;
@@ -376,7 +380,7 @@ static bool is_empty(ur_exp_graph_handle_t graph) {
   return empty;
 }
 
-/* Graphs that the program creates, and their properties. */
+/* Checks the properties of graphs that the program creates. */
 static void describe(struct runtime *ur) {
   char *memory = (char *)allocate(ur, BLOCK);
   ur_exp_graph_handle_t graph = NULL, same = NULL;
@@ -430,12 +434,13 @@ static void describe(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* A graph and its runs keep the objects that they use, even if these are released. */
+/* Checks that a graph and its runs keep the objects alive that they use, even after the program has
+   released the objects. */
 static void keep_what_is_used(struct runtime *ur) {
   int gate[2];
   EXPECT(pipe(gate) == 0);
   char *memory = (char *)allocate(ur, 2 * BLOCK), *spare = (char *)allocate(ur, BLOCK);
-  /* Whole pages, so that a GPU may use the memory directly. */
+  /* Whole pages, so that a GPU can access the memory directly. */
   uint32_t *user = (uint32_t *)aligned_alloc(4096, BLOCK);
   memset(user, 0, BLOCK);
   ur_buffer_properties_t properties = {UR_STRUCTURE_TYPE_BUFFER_PROPERTIES, NULL, user};
@@ -449,7 +454,7 @@ static void keep_what_is_used(struct runtime *ur) {
   enqueue_copy(queue, memory, spare, BLOCK, NULL, NULL);
   UR(urEnqueueMemBufferFill(queue, buffer, &value, sizeof value, 0, BLOCK, 0, NULL, NULL));
   ur_exp_executable_graph_handle_t graph = end_and_instantiate(queue);
-  /* Freeing does not wait for graphs. */
+  /* Freeing memory does not wait for graphs that use the memory. */
   UR(urUSMFree(ur->context, spare));
   UR(urMemRelease(buffer));
   UR(urQueueRelease(queue));
@@ -467,7 +472,8 @@ static void keep_what_is_used(struct runtime *ur) {
     usleep(1000);
   for (int i = 0; i < COUNT; i++)
     EXPECT(user[i] == 9);
-  /* A capture that is never ended ends with its queue. The other queues leave it. */
+  /* A capture that the program never ends is ended when its queue is released. The other queues
+     then leave it. */
   ur_queue_handle_t other = create_queue(ur, true);
   queue = create_queue(ur, true);
   ur_exp_graph_handle_t never = NULL;
@@ -483,7 +489,7 @@ static void keep_what_is_used(struct runtime *ur) {
   ur_exp_executable_graph_handle_t none = NULL;
   ANSWERS(UR_RESULT_ERROR_INVALID_GRAPH, urGraphInstantiateGraphExp(never, &none));
   UR(urGraphDestroyExp(never));
-  /* Destroying a graph does not end its capture. The queue does. */
+  /* Destroying a graph does not end its capture. Only the queue ends the capture. */
   UR(urGraphCreateExp(ur->context, &never));
   UR(urQueueBeginCaptureIntoGraphExp(other, never));
   UR(urGraphDestroyExp(never));
@@ -503,7 +509,8 @@ static void never_native(ur_queue_handle_t queue, void *of) {
   (void)queue, (void)of, fail("a native command ran that was to be recorded");
 }
 
-/* An operation that graphs do not support invalidates the capture, and is not performed. */
+/* Checks that an operation that graphs do not support invalidates the capture, and is not
+   executed. */
 static void refuse_what_is_not_recorded(struct runtime *ur) {
   enum { CALLS = 9 };
   char *memory = (char *)allocate(ur, BLOCK), bytes[16];
@@ -516,7 +523,7 @@ static void refuse_what_is_not_recorded(struct runtime *ur) {
   for (int call = 0; call < CALLS; call++) {
     UR(urQueueBeginGraphCaptureExp(queue));
     fill(queue, memory, 2, BLOCK);
-    /* A wrong argument does not end the capture. */
+    /* An invalid argument does not invalidate the capture. */
     ANSWERS(UR_RESULT_ERROR_INVALID_SIZE,
             urEnqueueUSMMemcpy(queue, false, memory, memory, 2 * BLOCK, 0, NULL, NULL));
     void *made = NULL;
@@ -565,7 +572,7 @@ static void refuse_what_is_not_recorded(struct runtime *ur) {
     UR(urQueueFinish(queue));
     EXPECT(holds(ur, memory, COUNT, 1));
   }
-  /* A branch that no command of the origin follows. */
+  /* A fork that no command of the origin joins. */
   ur_queue_handle_t other = create_queue(ur, false);
   ur_exp_graph_handle_t graph = NULL;
   int calls = 0;
@@ -606,7 +613,7 @@ int main(int count, char **words) {
   wait_for_all_after_a_barrier(&ur);
   wait_for_outside(&ur);
   record_graphs_in_graphs(&ur);
-  /* If kernels are supported, the test sets this variable. */
+  /* The test sets this variable if the device supports kernels. */
   if (getenv("KERNELS_PTX") != NULL)
     record_launches(&ur);
   describe(&ur);

@@ -1,11 +1,11 @@
-/* Invalid bytes, stale handles, and handles of another kind. Each is an error, never a crash.
-   docs/handles.md describes the layout of a handle and its tag. */
+/* Invalid bytes, stale handles, and handles of the wrong kind. Each must give an error, and none
+   may crash the process. docs/handles.md describes the layout of a handle and its integrity tag. */
 #include "rows.h"
 
 #define SIZE ((size_t)128 << 10)
 #define TAG_AT 100
 
-/* A way to open bytes, and to close the opened object. */
+/* The functions that open an object from bytes, and that close it. */
 struct opener {
   const char *name;
   ur_result_t (*open)(struct runtime *, struct bytes);
@@ -45,7 +45,7 @@ static const struct opener openers[KINDS] = {
     {"event", as_event},
 };
 
-/* Exports one object of each kind. The handles are valid until the process ends. */
+/* Exports one object of each kind. The handles are valid until the process exits. */
 static void export_all(struct runtime *ur, struct bytes handles[KINDS]) {
   size_t size = 0;
   void *data = NULL, *memory = allocate(ur, SIZE);
@@ -72,7 +72,7 @@ static void export_all(struct runtime *ur, struct bytes handles[KINDS]) {
   handles[EVENT] = bytes_of(data, size);
 }
 
-/* CRC-32C. */
+/* Computes the integrity tag of a handle, which is a CRC-32C. */
 static uint32_t tag_of(const unsigned char *data, size_t size) {
   uint32_t tag = ~0u;
   for (size_t i = 0; i < size; i++) {
@@ -88,19 +88,19 @@ static void set_tag(struct bytes *handle) {
   memcpy(handle->data + TAG_AT, &tag, sizeof tag);
 }
 
-/* Returns a valid handle with some bytes replaced, and the matching tag. */
+/* Returns a handle in which some bytes are replaced, with a correct integrity tag. */
 static struct bytes forged(struct bytes handle, size_t at, uint64_t value, size_t size) {
   memcpy(handle.data + at, &value, size);
   set_tag(&handle);
   return handle;
 }
 
-/* Returns a handle with bits flipped in one of its bytes. */
+/* Returns a handle in which some bits of one byte are flipped, with a correct integrity tag. */
 static struct bytes with_other(struct bytes handle, size_t at, unsigned char bits) {
   return forged(handle, at, handle.data[at] ^ bits, 1);
 }
 
-/* Returns the next number of a fixed sequence, so that failures are reproducible. */
+/* Returns the next number of a fixed pseudo-random sequence, so failures are reproducible. */
 static uint64_t next_random(void) {
   static uint64_t state = 0x9e3779b97f4a7c15;
   state ^= state << 13;
@@ -140,15 +140,16 @@ static void damaged(struct runtime *ur, const struct opener *as, struct bytes go
 static void forgeries(struct runtime *ur, const struct opener *as, struct bytes good) {
   WORKS(as->open(ur, forged(good, 4, good.data[4], 1)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 0, 'Y', 1)));
-  /* Version, kind, backend, flags. */
+  /* Fields: version, kind, backend, flags. */
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 4, 1, 1)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 4, 3, 1)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 5, 0, 1)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 5, 9, 1)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 6, 7, 1)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 7, 0x80, 1)));
-  /* Host, exporter, context, key. */
-  /* 1 stands for an unknown host. Then the sockets decide. */
+  /* Fields: host, exporter, context, key. */
+  /* The host number 1 means that the host is unknown. The sockets then decide whether the exporter
+     is reachable. */
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 8, 2, 8)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 8, 0, 8)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 16, 0, 8)));
@@ -156,10 +157,10 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 28, 0, 4)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 28, 77777, 4)));
   FAILS(INVALID_VALUE, as->open(ur, forged(forged(good, 32, 0, 8), 40, 0, 8)));
-  /* The object may still be open, and then the key is not checked. */
+  /* If the object is still open in this process, its key is not checked. */
   if (as->open == as_physical_memory)
     FAILS(INVALID_VALUE, as->open(ur, forged(good, 32, 1, 8)));
-  /* Generation and record. */
+  /* Fields: generation, record. */
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 64, 0, 8)));
   FAILS(INVALID_VALUE, as->open(ur, with_other(good, 64, 1)));
   FAILS(INVALID_VALUE, as->open(ur, with_other(good, 64, 0x80)));
@@ -169,10 +170,11 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 72, ~0u, 4)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 96, 1, 4)));
   if (as->open == as_event) {
-    /* An event belongs to the host, whatever its device and backend are. */
+    /* An event belongs to the host. Its device and backend are not checked. */
     WORKS(as->open(ur, forged(good, 6, good.data[6] == 1 ? 2 : 1, 1)));
     WORKS(as->open(ur, forged(good, 48, ~0ull, 8)));
-    /* An arena of its own, which this event does not have, and an invalid value. */
+    /* The value 1 requests an arena for this event alone, which the event does not have. The value
+       2 is invalid. */
     REFUSES(as->open(ur, forged(good, 76, 1, 4)));
     FAILS(INVALID_VALUE, as->open(ur, forged(good, 76, 2, 4)));
     FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, 1, 8)));
@@ -182,7 +184,7 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   FAILS(INVALID_VALUE, as->open(ur, with_other(good, 6, 3)));
   FAILS(INVALID_DEVICE, as->open(ur, forged(good, 48, ~0ull, 8)));
   FAILS(INVALID_DEVICE, as->open(ur, with_other(good, 63, 0x80)));
-  /* Offset, length. */
+  /* Fields: offset, length. */
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, 1ull << 40, 8)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, ~0ull, 8)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 88, 0, 8)));
@@ -190,7 +192,8 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 88, ~0ull, 8)));
 }
 
-/* Well-formed handles with the key of a real object, and otherwise random. */
+/* Opens well-formed handles that contain the key of a real object and random values in all other
+   fields. */
 static void random_claims(struct runtime *ur, const struct opener *as, struct bytes good) {
   for (int i = 0; i < 500; i++) {
     struct bytes bad = good;

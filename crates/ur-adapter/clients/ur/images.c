@@ -1,6 +1,6 @@
-/* Images and samplers. Two processes compute on pixels that pass through shared memory, ordered by
-   shared events. Then all kinds of images, graphs of image commands, objects that commands keep,
-   and errors. */
+/* Images and samplers. Two processes compute on pixels that they exchange through shared memory.
+   Shared events order the work. The client also tests all kinds of images, graphs of image
+   commands, objects that commands keep alive, and errors. */
 #include "events.h"
 #include "kernels.h"
 
@@ -36,7 +36,7 @@ static const ur_rect_region_t all = {WIDTH, HEIGHT, 1};
 static struct scene start_scene(void) {
   struct scene scene = {.ur = start_runtime()};
   struct runtime *ur = &scene.ur;
-  /* Assembly for NVIDIA GPUs, or SPIR-V. */
+  /* The kernels are PTX assembly for NVIDIA GPUs, and a SPIR-V module for other devices. */
   const char *assembly = getenv("IMAGES_PTX"), *path = getenv("IMAGES_SPV");
   size_t size = 0;
   unsigned char *bytes = read_file(assembly != NULL ? assembly : path != NULL ? path : "images.spv", &size);
@@ -75,7 +75,8 @@ static ur_exp_kernel_arg_properties_t sampler_argument(uint32_t index, ur_sample
   return argument;
 }
 
-/* Launches to[x, y] = from[x + 1, y] + addend. The last column is its own neighbour. */
+/* Launches the kernel that computes to[x, y] = from[x + 1, y] + addend. In the last column, from[x,
+   y] is used. */
 static ur_result_t shift(struct scene *scene, ur_mem_handle_t from, ur_mem_handle_t to,
                          uint32_t addend) {
   ur_exp_kernel_arg_properties_t arguments[] = {
@@ -86,7 +87,8 @@ static ur_result_t shift(struct scene *scene, ur_mem_handle_t from, ur_mem_handl
                                           arguments, NULL, 0, NULL, NULL);
 }
 
-/* Returns a channel of a pixel in the pattern of a number, after `shifts` shifts. */
+/* Returns the expected channel value of a pixel from the pattern with this number, after `shifts`
+   shifts. */
 static uint32_t shifted(uint32_t number, uint32_t shifts, uint32_t addends, size_t x, size_t y,
                         size_t channel) {
   size_t from = x + shifts < WIDTH ? x + shifts : WIDTH - 1;
@@ -105,9 +107,9 @@ static void expect_shifted(const uint32_t *words, uint32_t number, uint32_t shif
       }
 }
 
-/* Takes turns with another process: waits for its pixels in shared memory, shifts them, writes them
-   back and signals. A message shows that the other process has submitted its turn, which may still
-   be running. */
+/* Alternates with another process. In each turn, a process waits for the other process's pixels in
+   shared memory, shifts them, writes them back and signals. A message tells the other process that
+   the turn has been submitted. The turn may still be running then. */
 static void take_turns(struct scene *scene, int link, bool is_first, void *memory,
                        ur_event_handle_t after, ur_event_handle_t done, uint32_t addend) {
   struct runtime *ur = &scene->ur;
@@ -122,7 +124,7 @@ static void take_turns(struct scene *scene, int link, bool is_first, void *memor
     UR(shift(scene, from, to, addend));
     UR(urEnqueueMemImageRead(ur->queue, to, false, start, all, 0, 0, memory, 0, NULL, NULL));
     signal_event(ur, done);
-    /* Commands keep the images. */
+    /* Pending commands keep the images alive. */
     UR(urMemRelease(from));
     UR(urMemRelease(to));
     say_bytes(link, bytes_of("turn", 4));
@@ -143,7 +145,7 @@ static int second(void) {
   return 0;
 }
 
-/* Pixels move back and forth between the images of two processes. Only events order them. */
+/* Pixels travel between the images of two processes. Only events order the commands. */
 static void compute_together(struct scene *scene) {
   struct runtime *ur = &scene->ur;
   size_t size = PIXELS * 16;
@@ -167,8 +169,8 @@ static void compute_together(struct scene *scene) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* A queue captures copies of pixels in a graph. Each run performs them, even after the program has
-   released the images. */
+/* Captures pixel copies in a graph. Each run must execute them, even after the program has released
+   the images. */
 static void capture(struct scene *scene) {
   struct runtime *ur = &scene->ur;
   size_t size = PIXELS * 16;
@@ -181,7 +183,7 @@ static void capture(struct scene *scene) {
   ur_exp_graph_handle_t graph = NULL;
   ur_exp_executable_graph_handle_t executable = NULL;
 
-  /* The program would wait for a command that does not run. */
+  /* A blocking read would wait for a command that does not run during a capture. */
   UR(urQueueBeginGraphCaptureExp(ur->queue));
   ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED,
           urEnqueueMemImageRead(ur->queue, to, true, start, all, 0, 0, memory, 0, NULL, NULL));
@@ -228,7 +230,7 @@ static void copy_parts(struct runtime *ur, ur_image_desc_t description, size_t y
   UR(urEnqueueMemImageWrite(ur->queue, from, false, start, whole, 0, 0, words, 0, NULL, &events[0]));
   UR(urEnqueueMemImageCopy(ur->queue, from, to, middle, start, part, 1, &events[0], &events[1]));
   size_t row = part.width * 16 + GAP, slice = part.height * row;
-  /* In an array of rows, the rows are a slice pitch apart. */
+  /* In an array of one-dimensional images, the distance between rows is the slice pitch. */
   bool has_rows = description.type == UR_MEM_TYPE_IMAGE1D_ARRAY;
   unsigned char *found = (unsigned char *)calloc(part.depth, slice);
   UR(urEnqueueMemImageRead(ur->queue, to, false, start, part, has_rows ? 0 : row,
@@ -255,8 +257,8 @@ static void copy_parts(struct runtime *ur, ur_image_desc_t description, size_t y
   UR(urMemRelease(to));
 }
 
-/* An image that is made from memory has its pixels, also with gaps. The image does not use the
-   memory afterwards. */
+/* Checks that an image that is created from memory contains the pixels of that memory, also if its
+   rows have gaps. The image does not use the memory afterwards. */
 static void make_of_memory(struct runtime *ur) {
   size_t row = WIDTH * 16 + GAP;
   unsigned char *pixels = (unsigned char *)calloc(HEIGHT, row);
@@ -282,7 +284,7 @@ static void make_of_memory(struct runtime *ur) {
   free(pixels);
 }
 
-/* Invalid arguments are refused with an error, and nothing is done. */
+/* Checks that calls with invalid arguments fail and have no effect. */
 static void refuse(struct scene *scene) {
   struct runtime *ur = &scene->ur;
   ur_image_desc_t description = describe(UR_MEM_TYPE_IMAGE2D, WIDTH, HEIGHT, 1, 1);
@@ -330,7 +332,7 @@ static void refuse(struct scene *scene) {
           urMemImageCreateWithNativeHandle(1, ur->context, &rgba32, &description, NULL, &none));
   EXPECT(none == NULL);
 
-  /* A kernel only accepts images of its own context that match its parameters. */
+  /* A kernel accepts only images of its own context that match its parameters. */
   ur_context_handle_t other = NULL;
   UR(urContextCreate(1, &ur->device, NULL, &other));
   ur_mem_handle_t foreign = NULL;
@@ -340,19 +342,19 @@ static void refuse(struct scene *scene) {
          UR_RESULT_SUCCESS);
   ANSWERS(UR_RESULT_ERROR_INVALID_MEM_OBJECT,
           urEnqueueMemImageCopy(ur->queue, foreign, image, start, start, all, 0, NULL, NULL));
-  /* The same arguments are refused during a capture, which continues. */
+  /* During a capture, the same arguments are refused, and the capture continues. */
   ur_exp_graph_handle_t graph = NULL;
   UR(urQueueBeginGraphCaptureExp(ur->queue));
   EXPECT(urEnqueueMemImageRead(ur->queue, foreign, false, start, all, 0, 0, words, 0, NULL, NULL) !=
          UR_RESULT_SUCCESS);
   UR(urQueueEndGraphCaptureExp(ur->queue, &graph));
   UR(urGraphDestroyExp(graph));
-  /* In assembly, images cannot be distinguished from other 64-bit numbers. */
+  /* A PTX kernel cannot distinguish an image from any other 64-bit value. */
   if (getenv("IMAGES_PTX") == NULL)
     EXPECT(shift(scene, buffer, image, 1) != UR_RESULT_SUCCESS);
   UR(urMemRelease(foreign));
 
-  /* Another handle of the same image, in its context. */
+  /* Create a second UR handle for the same image in the image's context. */
   ur_native_handle_t native = 0;
   UR(urMemGetNativeHandle(image, ur->device, &native));
   ANSWERS(UR_RESULT_ERROR_INVALID_CONTEXT,
@@ -394,7 +396,8 @@ int main(int argc, char **argv) {
   copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE1D, 30, 0, 0, 0), 1, 1);
   copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE2D, 30, 10, 0, 0), 10, 1);
   copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE3D, 30, 10, 6, 0), 10, 6);
-  /* The loader's validation mistakes the layers of arrays for pixels outside the image. */
+  /* The loader's validation layer treats the layers of an image array as pixels outside the
+     image. */
   if (getenv("UR_ENABLE_LAYERS") == NULL) {
     copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE1D_ARRAY, 30, 0, 0, 8), 8, 1);
     copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE2D_ARRAY, 30, 10, 0, 6), 10, 6);

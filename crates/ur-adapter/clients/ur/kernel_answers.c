@@ -1,18 +1,20 @@
-/* The results of the entry points for programs and kernels, for right and wrong arguments. */
+/* Checks the results of the entry points for programs and kernels, with valid and invalid
+   arguments. */
 #include "kernels.h"
 #include <pthread.h>
 
-/* Deprecated, but still the specification's result. */
+/* These results are deprecated, but the specification still requires them. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-/* Only the host supports offsets of any size. */
+/* Returns whether the device is the host. Only the host supports launch offsets of any size. */
 static bool is_host(struct runtime *ur) {
   ur_device_type_t type = UR_DEVICE_TYPE_GPU;
   UR(urDeviceGetInfo(ur->device, UR_DEVICE_INFO_TYPE, sizeof type, &type, NULL));
   return type == UR_DEVICE_TYPE_CPU;
 }
 
-/* The host and Level Zero accept SPIR-V, and their drivers' own binary formats. */
+/* Returns whether the device accepts SPIR-V. The host and Level Zero accept SPIR-V and their
+   drivers' own binary formats. */
 static bool takes_spirv(struct runtime *ur) {
   char languages[256] = "";
   UR(urDeviceGetInfo(ur->device, UR_DEVICE_INFO_IL_VERSION, sizeof languages, languages, NULL));
@@ -34,7 +36,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
   program = create_program(ur, (const unsigned char *)".version 7.0\nno assembly", 24, NULL);
   ANSWERS(UR_RESULT_ERROR_INVALID_PROGRAM_EXECUTABLE, urKernelCreate(program, "fill", &kernel));
   ur_native_handle_t native = 0;
-  /* The query builds the program. A failed build is not tried again. */
+  /* The query builds the program. After a failed build, the query does not build it again. */
   ANSWERS(UR_RESULT_ERROR_PROGRAM_BUILD_FAILURE, urProgramGetNativeHandle(program, &native));
   ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE, urProgramGetNativeHandle(program, &native));
   ANSWERS(UR_RESULT_ERROR_PROGRAM_BUILD_FAILURE, urProgramBuild(ur->context, program, "-O2"));
@@ -67,7 +69,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
           urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, &group, 1,
                                            &far, NULL, 0, NULL, NULL));
 
-  /* More local memory than the device has, and sizes that overflow. */
+  /* Local memory that exceeds the device's, and sizes that overflow. */
   ur_exp_kernel_arg_properties_t reversed[] = {pointer(0, memory), local(1, 0)};
   const size_t absurd[] = {(size_t)1 << 20, SIZE_MAX / 2 + 1, SIZE_MAX / 2 + 2, SIZE_MAX};
   for (size_t i = 0; i < sizeof absurd / sizeof *absurd; i++) {
@@ -93,7 +95,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
                                              values, NULL, 0, NULL, NULL));
   }
 
-  /* A value that is longer than its parameter is truncated. */
+  /* A value that is longer than its parameter must be truncated. */
   uint64_t wide = 0x100000005;
   values[1].size = sizeof wide;
   values[1].value.value = &wide;
@@ -103,7 +105,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
                                       NULL, 0, NULL, NULL));
   EXPECT(holds(ur, memory, words, 5));
 
-  /* Sizes and offsets of more than 32 bits, and groups without work-items. */
+  /* Sizes and offsets that exceed 32 bits, and groups with no work-items. */
   size_t endless = SIZE_MAX, beyond = (size_t)1 << 32, none = 0;
   ANSWERS(UR_RESULT_ERROR_OUT_OF_RESOURCES,
           urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->number, 1, NULL, &endless, NULL, 1, &one,
@@ -117,7 +119,8 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
                                            NULL, 0, NULL, NULL));
   UR(urKernelSuggestMaxCooperativeGroupCount(kernels->number, ur->device, 1, &none, 0, &groups));
   EXPECT(groups == 0);
-  /* As many groups as the query returns can wait for each other. On the host, this is one. */
+  /* The query returns the number of groups that can wait for each other. On the host, the number is
+     1. */
   UR(urKernelSuggestMaxCooperativeGroupCount(kernels->number, ur->device, 1, &group, 0, &groups));
   EXPECT(groups > 0);
   ur_kernel_launch_ext_properties_t together = {UR_STRUCTURE_TYPE_KERNEL_LAUNCH_EXT_PROPERTIES, NULL,
@@ -132,7 +135,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Null pointers. (Null handles are left out: the loader may follow them.) */
+/* Checks null pointers. Null handles are not tested, because the loader may dereference them. */
 static void leave_out(struct runtime *ur, struct kernels *kernels) {
   size_t size = 5, global = 64, group = 0;
   const unsigned char text[] = ".text", *bytes = text;
@@ -188,7 +191,7 @@ static void ask(struct runtime *ur, struct kernels *kernels) {
   printf("groups of %zu items, %zu suggested for %zu, %u cooperative groups\n", group, suggested,
          global, groups);
 
-  /* The compiler's limits apply too. */
+  /* The limits that the compiler reports apply too. */
   size_t size = 0;
   const unsigned char *bytes = image(&size);
   struct {
@@ -215,7 +218,8 @@ static void ask(struct runtime *ur, struct kernels *kernels) {
   UR(urProgramRelease(program));
 }
 
-/* If the driver compiles text, a program's compiler options apply when it is linked. */
+/* Checks that the compiler options of a program apply when the program is linked. This requires a
+   driver that compiles text. */
 static void link_with_options(struct runtime *ur) {
   const char *text = "kernel void put(global uint *to, uint value, uint count) {"
                      "  if (get_global_id(0) < count) to[get_global_id(0)] = value + MORE; }";
@@ -233,8 +237,8 @@ static void link_with_options(struct runtime *ur) {
   UR(urProgramRelease(program));
 }
 
-/* Constants that change after a build apply to the next build, and do not affect existing kernels.
-   */
+/* Checks that specialization constants that change after a build apply to the next build, and do
+   not affect existing kernels. */
 static void change_constants(struct runtime *ur) {
   size_t size = 0;
   const unsigned char *bytes = image(&size);
@@ -260,7 +264,8 @@ static void change_constants(struct runtime *ur) {
   UR(urProgramRelease(program));
 }
 
-/* Checks a kernel's required or maximum group size, with the query `asked`. */
+/* Returns whether the query `asked` reports this group size for a kernel. The query is for the
+   required or the maximum size. */
 static bool has_size(struct runtime *ur, ur_kernel_handle_t kernel, ur_kernel_group_info_t asked,
                      size_t x, size_t y, size_t z) {
   size_t size[3] = {9, 9, 9};
@@ -268,7 +273,8 @@ static bool has_size(struct runtime *ur, ur_kernel_handle_t kernel, ur_kernel_gr
   return size[0] == x && size[1] == y && size[2] == z;
 }
 
-/* PTX is an intermediate language too. Its directives for group sizes apply. */
+/* Checks that PTX is accepted as an intermediate language, and that its directives for group sizes
+   apply. */
 static void read_assembly(struct runtime *ur) {
   const char *text = "// groups that are fixed, and groups that are limited\n"
                      ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -288,7 +294,7 @@ static void read_assembly(struct runtime *ur) {
   const size_t global[3] = {64, 64, 8}, other[3] = {8, 8, 8}, flat[3] = {64, 1, 1};
   UR(urEnqueueKernelLaunchWithArgsExp(ur->queue, fixed, 3, NULL, global, NULL, 0, NULL, NULL, 0, NULL,
                                       NULL));
-  /* Only the product of the extents is a limit. */
+  /* Only the product of the three extents is a limit. */
   UR(urEnqueueKernelLaunchWithArgsExp(ur->queue, limited, 3, NULL, global, flat, 0, NULL, NULL, 0,
                                       NULL, NULL));
   for (int i = 0; i < 2; i++)
@@ -303,14 +309,14 @@ static void read_assembly(struct runtime *ur) {
 
 enum { BUILDERS = 4 };
 
-/* A program, and threads that build it at the same time. */
+/* A program that several threads build at the same time. */
 struct building {
   struct runtime *ur;
   ur_program_handle_t program;
   pthread_barrier_t start;
 };
 
-/* Returns the driver's handle of a built program. */
+/* Runs in a thread: builds the program and stores the driver's handle. */
 static void *build(void *data) {
   struct building *building = (struct building *)data;
   ur_native_handle_t native = 0;
@@ -320,8 +326,8 @@ static void *build(void *data) {
   return (void *)native;
 }
 
-/* A loaded program is not replaced when it is built again, because variables and kernels belong to
-   it. */
+/* Builds one program in several threads at the same time. A loaded program must not be replaced by
+   another build, because variables and kernels belong to it. */
 static void build_at_once(struct runtime *ur) {
   size_t size = 0;
   const unsigned char *bytes = image(&size);

@@ -1,13 +1,14 @@
-/* Two processes compute on shared memory. One fills device memory with a kernel and signals. The
-   queue of the other one waits, continues the computation, and signals back. Then other features of
-   kernels, and releases of objects before their commands run. */
+/* Two processes compute on shared memory. One process fills device memory with a kernel and
+   signals. The queue of the other process waits for the signal, continues the computation, and
+   signals back. The client also tests other features of kernels, and objects that are released
+   before their commands run. */
 #include "events.h"
 #include "kernels.h"
 #include <semaphore.h>
 
 enum { COUNT = 1 << 20, ROUNDS = 20 };
 
-/* The second process: multiplies the numbers that the first one wrote. */
+/* Runs in the second process: multiplies the numbers that the first process wrote. */
 static int second(void) {
   struct runtime ur = start_runtime();
   struct kernels kernels = load(&ur);
@@ -105,7 +106,8 @@ static void use_local_memory_offsets_and_variables(struct runtime *ur, struct ke
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Memory that is freed while a kernel uses it exists until the kernel is done. */
+/* Checks that memory that is freed while a kernel uses it stays valid until the kernel is
+   complete. */
 static void free_early(struct runtime *ur, struct kernels *kernels) {
   for (int round = 0; round < 100; round++) {
     void *memory = allocate(ur, (size_t)COUNT * 4);
@@ -118,7 +120,7 @@ static void free_early(struct runtime *ur, struct kernels *kernels) {
 
 static void wait_for_gate(void *gate) { sem_wait(gate); }
 
-/* Programs and kernels that are released early still run. */
+/* Checks that programs and kernels can be released before their launches run. */
 static void unload_early(struct runtime *ur) {
   struct kernels kernels = load(ur);
   sem_t gate;

@@ -1,12 +1,12 @@
-/* Creates and releases objects of every kind in ten thousand rounds. Afterwards, the memory in use,
-   the descriptors and the mappings are the same as before. */
+/* Creates and releases objects of each kind in ten thousand rounds. Afterwards, the number of
+   descriptors, the number of mappings and the memory use must be the same as before. */
 #include "ur.h"
 #include <dirent.h>
 #include <malloc.h>
 
 #define ROUNDS 10000
 
-/* Rounds until all objects that are created once, or cached, exist. */
+/* Number of rounds after which all objects that are cached or created only once exist. */
 #define WARM_UP 500
 
 /* The objects that the rounds use. */
@@ -15,15 +15,15 @@ struct fixture {
   void *memory;
   ur_physical_mem_handle_t physical;
   ur_event_handle_t event;
-  /* Handles of another process. */
+  /* Handles that another process exported. */
   struct bytes foreign_memory, foreign_event;
   size_t unit;
 };
 
-/* The resources of this process. */
+/* The resources that this process uses. */
 struct usage {
   long descriptors, mappings, resident_kib;
-  /* Bytes allocated from the heap and not freed. */
+  /* Number of bytes that are allocated from the heap. */
   long heap;
 };
 
@@ -188,7 +188,7 @@ static void context(struct fixture *f) {
   UR(urContextRelease(context));
 }
 
-/* Physical memory with a separate export, which an importer has opened. */
+/* Exports physical memory from a separate context, while an importer has the memory open. */
 static void exporting_context(struct fixture *f) {
   struct fixture own = *f;
   UR(urContextCreate(1, &f->ur.device, NULL, &own.ur.context));
@@ -198,7 +198,7 @@ static void exporting_context(struct fixture *f) {
   UR(urContextRelease(own.ur.context));
 }
 
-/* Calls that create objects, with null for the address of the result. */
+/* Runs calls that create objects but fail, because the address for the result is null. */
 static void refused_calls(struct fixture *f) {
   ur_context_handle_t context = f->ur.context;
   ur_device_handle_t device = f->ur.device;
@@ -251,7 +251,7 @@ static const struct {
     {"context that exports", exporting_context, ROUNDS / 10},
 };
 
-/* Returns whether the rounds leaked a resource. A bug would leak one in each round. */
+/* Returns whether the rounds leaked a resource. A leak is expected to occur in every round. */
 static bool leaks(const char *name, struct fixture *f, void (*round)(struct fixture *),
                   int rounds) {
   for (int i = 0; i < WARM_UP; i++)
@@ -260,7 +260,7 @@ static bool leaks(const char *name, struct fixture *f, void (*round)(struct fixt
   struct usage before = measure();
   for (int i = 0; i < rounds; i++)
     round(f);
-  /* Parts of a queue or a context may end a moment later. */
+  /* Some resources of a queue or a context are released a little later. */
   usleep(200000);
   struct usage after = measure();
   long descriptors = after.descriptors - before.descriptors;

@@ -1,5 +1,5 @@
-/* USM memory between two processes: offsets, contents in both directions, repeated opens, and
-   memory that outlives its exporter. */
+/* USM memory that two processes share. The client tests offsets, contents in both directions,
+   memory that is opened several times, and memory that outlives its exporter. */
 #include "ur.h"
 
 #define ROUNDS 2
@@ -7,11 +7,11 @@
 #define REPLY_AT ((size_t)64 << 10)
 #define REPLY_SIZE ((size_t)1 << 20)
 
-/* Offsets in the allocation for which handles are requested. */
+/* Offsets in the allocation at which handles are requested. */
 static const size_t offsets[] = {0, 1, 64, 4096, 12345, SIZE / 2, SIZE - 1};
 #define OFFSETS (sizeof offsets / sizeof *offsets)
 
-/* A process that uses no kernels on the host must not load a kernel runtime. */
+/* Checks that a process that uses no kernels on the host loads no kernel runtime. */
 static void expect_no_kernel_runtime(struct runtime *ur) {
   void *memory = NULL;
   size_t pitch = 0;
@@ -38,13 +38,14 @@ static void produce(void) {
     for (size_t i = 0; i < OFFSETS; i++)
       say_bytes(peer.link, share_memory(&ur, memory + offsets[i]));
     MEET(peer.link);
-    /* The consumer has written its reply. All other bytes are unchanged. */
+    /* The consumer has written its reply. All other bytes must be unchanged. */
     MEET(peer.link);
     EXPECT(has_pattern(&ur, memory, REPLY_AT, round, 0));
     EXPECT(has_pattern(&ur, memory + REPLY_AT, REPLY_SIZE, round + 100, 0));
     EXPECT(has_pattern(&ur, memory + REPLY_AT + REPLY_SIZE, SIZE - REPLY_AT - REPLY_SIZE, round,
                        REPLY_AT + REPLY_SIZE));
-    /* Freed while another process has it open, so the next allocation must be different memory. */
+    /* The memory is freed while another process has it open, so the next allocation must use
+       different memory. */
     UR(urUSMFree(ur.context, memory));
     void *other = allocate(&ur, SIZE);
     write_pattern(&ur, other, SIZE, 77);
@@ -77,13 +78,13 @@ static void consume(void) {
 
     write_pattern(&ur, opened[0] + REPLY_AT, REPLY_SIZE, round + 100);
     EXPECT(has_pattern(&ur, again + REPLY_AT, REPLY_SIZE, round + 100, 0));
-    /* Closing one open does not affect the others. */
+    /* Closing the memory once does not affect the other times that it was opened. */
     UR(urIPCCloseMemHandleExp(ur.context, opened[0]));
     for (size_t i = 2; i < OFFSETS; i++)
       UR(urIPCCloseMemHandleExp(ur.context, opened[i]));
     MEET(PARENT);
     MEET(PARENT);
-    /* The producer has freed the memory, which is still open here. */
+    /* The producer has freed the memory, but the memory is still open in this process. */
     EXPECT(has_pattern(&ur, again, REPLY_AT, round, 0));
     EXPECT(has_pattern(&ur, again + REPLY_AT, REPLY_SIZE, round + 100, 0));
     EXPECT(has_pattern(&ur, opened[1], REPLY_AT - 1, round, 1));
@@ -95,7 +96,7 @@ static void consume(void) {
   stop_runtime(&ur);
 }
 
-/* Small adjacent allocations, each shared by its own handle. */
+/* Shares many small adjacent allocations, each by its own handle. */
 static void share_many(void) {
   enum { COUNT = 500, BYTES = 100 };
   struct peer peer = start_peer("exporter of many");
@@ -109,7 +110,7 @@ static void share_many(void) {
     write_pattern(&ur, opened[i], BYTES, i + COUNT);
   for (uint32_t i = 0; i < COUNT; i++)
     EXPECT(has_pattern(&ur, opened[i], BYTES, i + COUNT, 0));
-  /* The exporter ends without freeing anything. Its importers keep the memory that they have
+  /* The exporter exits without freeing anything. Importers keep the memory that they have
      opened. */
   end_peer(&peer);
   for (uint32_t i = COUNT; i-- > 0;) {

@@ -1,10 +1,10 @@
-/* Correct and wrong uses of memory handles, in one process and between two. */
+/* Valid and invalid uses of memory handles, in one process and between two processes. */
 #include "rows.h"
 #include <pthread.h>
 
 #define SIZE ((size_t)128 << 10)
 
-/* The objects that the rows use. */
+/* The objects that the rows of the table use. */
 struct fixture {
   struct runtime ur;
   char *memory;
@@ -99,7 +99,7 @@ static void buffers_of_handles(struct fixture *f) {
   struct bytes copied = bytes_of(data[5], size);
   for (int i = 0; i < COUNT; i++)
     WORKS(urIPCPutMemHandleExp(f->ur.context, data[i]));
-  /* Only the buffer of the handle is gone. */
+  /* Only the buffer with the handle's bytes was returned. The handle itself is still valid. */
   WORKS(open_bytes(f, copied, &opened));
   WORKS(close_pointer(f, opened));
   REFUSES(urIPCPutMemHandleExp(f->ur.context, data[0]));
@@ -203,7 +203,7 @@ static void several_threads(struct fixture *f) {
   }
 }
 
-/* An exporter that shares memory with pattern 1, until its link is closed. */
+/* Runs in the exporting process: shares memory with pattern 1 until the socket is closed. */
 static void export_memory(void) {
   struct runtime ur = start_runtime();
   void *memory = allocate(&ur, SIZE);
@@ -231,7 +231,8 @@ static void gone_exporters(struct fixture *f) {
   kill_peer(&open);
   HOLDS(has_pattern(&f->ur, opened, SIZE, 1, 0));
   WORKS(close_pointer(f, opened));
-  /* Mapped memory can be opened again until this process has noticed the death. */
+  /* Memory that is still mapped can be opened again until this process notices the exporter's
+     death. */
   while (open_bytes(f, handle, &opened) == UR_RESULT_SUCCESS) {
     HOLDS(has_pattern(&f->ur, opened, SIZE, 1, 0));
     WORKS(close_pointer(f, opened));

@@ -1,11 +1,11 @@
-/* The driver's own objects together with Unified Runtime's, in both directions. Without a driver
-   that programs can use, native handles lead back to their objects. */
+/* The driver's own objects combined with those of Unified Runtime, in both directions. On a device
+   without a driver, native handles are converted back to the same objects. */
 #include "ur.h"
 #include <dlfcn.h>
 
 #define SIZE ((size_t)1 << 20)
 
-/* The driver's functions that are used. */
+/* The driver functions that the client calls. */
 static struct {
   int (*cuInit)(unsigned);
   int (*cuCtxSetCurrent)(void *);
@@ -84,7 +84,7 @@ static ur_event_handle_t adopt_event(struct runtime *ur, void *native, bool is_o
   return event;
 }
 
-/* Native handles lead back to their objects. */
+/* Checks that native handles are converted back to the same objects. */
 static void same_objects(struct runtime *ur) {
   ur_native_handle_t native = 0;
   ur_device_handle_t device = NULL;
@@ -118,7 +118,7 @@ static char last_byte(struct runtime *ur, const char *memory) {
   return byte;
 }
 
-/* The program's commands between the commands of a queue. */
+/* Submits native commands between the commands of a UR queue. */
 static void their_commands_in_our_queue(struct runtime *ur, ur_queue_handle_t queue) {
   char *memory = allocate(ur, SIZE), byte = 1;
   void *stream = native_of_queue(queue);
@@ -132,7 +132,7 @@ static void their_commands_in_our_queue(struct runtime *ur, ur_queue_handle_t qu
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Unified Runtime's commands between the program's. */
+/* Submits UR commands between native commands, in a native stream. */
 static void our_commands_in_their_stream(struct runtime *ur) {
   char *memory = allocate(ur, SIZE);
   void *stream = NULL;
@@ -148,14 +148,14 @@ static void our_commands_in_their_stream(struct runtime *ur) {
   UR(urQueueFinish(queue));
   UR(urQueueRelease(queue));
   CU(driver.cuStreamQuery(stream));
-  /* The ownership is transferred, and the program does not use it any more. */
+  /* The program transfers the ownership of the stream, and does not use the stream afterwards. */
   queue = adopt_queue(ur, stream, true);
   their_commands_in_our_queue(ur, queue);
   UR(urQueueRelease(queue));
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Commands that wait for events of the other side. */
+/* Native commands wait for UR events, and UR commands wait for native events. */
 static void events(struct runtime *ur) {
   char *memory = allocate(ur, SIZE);
   void *stream = NULL;
@@ -194,7 +194,7 @@ static void submit_fill(ur_queue_handle_t queue, void *data) {
   CU(driver.cuMemsetD8Async((uint64_t)fill->memory, (unsigned char)fill->byte, SIZE, stream));
 }
 
-/* Functions that submit the program's commands, with events before and after. */
+/* UR functions that submit native commands, with events before and after them. */
 static void native_commands(struct runtime *ur, ur_queue_handle_t queue) {
   struct fill fill = {allocate(ur, SIZE), 0};
   char other = 111;
@@ -210,7 +210,7 @@ static void native_commands(struct runtime *ur, ur_queue_handle_t queue) {
   UR(urUSMFree(ur->context, fill.memory));
 }
 
-/* A context that the program created. */
+/* Uses a native context that the program created. */
 static void their_context(struct runtime *ur) {
   struct runtime inside = *ur;
   void *made = NULL, *current = NULL;

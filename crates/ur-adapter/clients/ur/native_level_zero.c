@@ -1,14 +1,14 @@
-/* Level Zero's own calls together with Unified Runtime's, in both directions. Drivers, devices,
+/* Direct Level Zero calls combined with Unified Runtime, in both directions. Drivers, devices,
    contexts, lists, events and memory are passed as native handles. */
 #include "ur.h"
 #include "ze.h"
 
 #define SIZE ((size_t)64 << 10)
 #define ROUNDS 24
-/* Number of events in a chain, in which each event waits for another one. */
+/* Number of events in a chain. Each event waits for the next one. */
 #define CHAIN 12
 
-/* A gate in a queue. Later commands stay pending until it is opened. */
+/* A gate that blocks a queue. Later commands in the queue stay pending until the gate is opened. */
 struct gate {
   int ends[2];
 };
@@ -93,7 +93,7 @@ static bool is_complete(ur_event_handle_t event) {
   return status == UR_EVENT_STATUS_COMPLETE;
 }
 
-/* The native driver and device are those that Level Zero's own calls list. */
+/* Checks that the native driver and the native device are among those that Level Zero lists. */
 static void platform_and_device(struct runtime *ur) {
   ze_handle drivers[8], devices[16];
   uint32_t drivers_count = 8, devices_count = 16;
@@ -115,8 +115,8 @@ static void platform_and_device(struct runtime *ur) {
           urDeviceCreateWithNativeHandle(native, ur->adapter, NULL, &device));
 }
 
-/* The program's commands between the commands of a queue, also after a command that waits for the
-   host. */
+/* Submits native commands between the commands of a UR queue, also after a command that waits for
+   the host. */
 static void their_commands_in_our_queue(struct runtime *ur, ur_queue_handle_t queue) {
   char *memory = allocate(ur, SIZE);
   for (char round = 2; round < ROUNDS; round++) {
@@ -151,7 +151,7 @@ static void their_commands_in_our_queue(struct runtime *ur, ur_queue_handle_t qu
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Unified Runtime's commands between the program's. */
+/* Submits UR commands between native commands, in a native list. */
 static void our_commands_in_their_list(struct runtime *ur) {
   char *memory = allocate(ur, SIZE), other = 100;
   ze_handle context = native_of_context(ur), list = ze_create_list(context, native_of_device(ur));
@@ -163,8 +163,8 @@ static void our_commands_in_their_list(struct runtime *ur) {
     close_gate(&gate, ur->queue);
     UR(urEnqueueUSMFill(ur->queue, memory, 1, &other, SIZE, 0, NULL, &before));
     ze_fill(list, memory, 99, SIZE);
-    /* An odd length, and a pattern that the driver does not support, so that the adapter submits
-       several commands. */
+    /* An odd length, and a pattern size that the driver does not support, so the adapter must
+       submit several commands. */
     char pattern[3] = {round, round, round};
     UR(urEnqueueUSMFill(queue, memory + 1, 3, pattern, SIZE - 4, 1, &before, NULL));
     ze_fill(list, memory + SIZE - 3, (char)(round + 1), 3);
@@ -182,14 +182,14 @@ static void our_commands_in_their_list(struct runtime *ur) {
   ze_fill(list, memory, 7, SIZE);
   ze_finish(context, list);
   EXPECT(last_byte(ur, memory) == 7);
-  /* The ownership is transferred, and the program does not use it any more. */
+  /* The program transfers the ownership of the list, and does not use the list afterwards. */
   queue = adopt_list(ur, list, true);
   their_commands_in_our_queue(ur, queue);
   UR(urQueueRelease(queue));
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Commands that wait for events of the other side. */
+/* Native commands wait for UR events, and UR commands wait for native events. */
 static void events(struct runtime *ur) {
   char *memory = allocate(ur, SIZE), byte = 0;
   ze_handle context = native_of_context(ur), list = ze_create_list(context, native_of_device(ur));
@@ -228,7 +228,7 @@ static void events(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Many events at once, each of which waits for the event created after it. */
+/* Creates a chain of events, each of which waits for the event that is created after it. */
 static void chain(struct runtime *ur) {
   ze_handle context = native_of_context(ur), device = native_of_device(ur);
   struct ze_event first[CHAIN];
@@ -236,8 +236,7 @@ static void chain(struct runtime *ur) {
   ur_event_handle_t waiting[CHAIN], ours[CHAIN] = {NULL};
   ur_queue_handle_t queues[CHAIN];
   for (int i = 0; i < CHAIN; i++) {
-    /* Unified Runtime's event waits for the program's event, which waits for another event of
-       Unified Runtime. */
+    /* A UR event waits for a native event of the program, which waits for another UR event. */
     first[i] = ze_create_event(context);
     waiting[i] = adopt_event(ur, first[i].event, false);
     UR(urQueueCreate(ur->context, ur->device, NULL, &queues[i]));
@@ -273,7 +272,7 @@ static void submit_fill(ur_queue_handle_t queue, void *data) {
   ze_fill(native_of_queue(queue), fill->memory, fill->byte, SIZE);
 }
 
-/* Functions that submit the program's commands, with events before and after. */
+/* UR functions that submit native commands, with events before and after them. */
 static void native_commands(struct runtime *ur, ur_queue_handle_t queue) {
   struct fill fill = {allocate(ur, SIZE), 0};
   char other = 111;
@@ -294,7 +293,7 @@ static void native_commands(struct runtime *ur, ur_queue_handle_t queue) {
   UR(urUSMFree(ur->context, fill.memory));
 }
 
-/* The program's memory in Unified Runtime's commands, and the reverse. */
+/* UR commands use native memory, and native commands use UR memory. */
 static void memory(struct runtime *ur) {
   ze_handle context = native_of_context(ur), list = ze_create_list(context, native_of_device(ur));
   struct ze_description desc = {ZE_DEVICE_MEMORY_DESC, NULL, {0}};
@@ -318,7 +317,7 @@ static void memory(struct runtime *ur) {
     UR(urEnqueueMemBufferFill(ur->queue, buffer, &byte, 1, 0, SIZE, 0, NULL, NULL));
     UR(urEnqueueMemBufferRead(ur->queue, buffer, true, SIZE - 1, 1, &found, 0, NULL, NULL));
     EXPECT(found == byte);
-    /* The second time, the ownership of the memory is transferred. */
+    /* In the second round, the ownership of the memory is transferred. */
     UR(urMemRelease(buffer));
     properties.isNativeHandleOwned = true;
   }
@@ -329,7 +328,7 @@ static void memory(struct runtime *ur) {
   UR(urUSMFree(ur->context, ours));
 }
 
-/* A context that the program created. */
+/* Uses a native context that the program created. */
 static void their_context(struct runtime *ur) {
   struct runtime inside = *ur;
   struct ze_description desc = {ZE_CONTEXT_DESC, NULL, {0}};
@@ -345,7 +344,7 @@ static void their_context(struct runtime *ur) {
   our_commands_in_their_list(&inside);
   events(&inside);
   memory(&inside);
-  /* Memory of this context can be shared like any other. */
+  /* Memory in this context can be shared like all other memory. */
   void *shared = allocate(&inside, SIZE);
   write_pattern(&inside, shared, SIZE, 1);
   struct bytes handle = share_memory(&inside, shared);

@@ -1,10 +1,10 @@
-/* All objects are released while commands that use them are pending. The commands still run, and
-   their memory is freed after them. */
+/* Releases all objects while commands that use them are pending. The commands must still run, and
+   their memory must be freed afterwards. */
 #include "ur.h"
 #include <sched.h>
 #include <semaphore.h>
 
-/* The event that the first command waits for, and the flag that the last one sets. */
+/* The semaphore for which the first command waits, and the one that the last command posts. */
 static sem_t gate, done;
 
 static void wait_for_gate(void *data) {
@@ -17,7 +17,7 @@ static void say_done(void *data) {
   sem_post(&done);
 }
 
-/* Physical memory at a reserved address. Only the context keeps it. */
+/* Maps physical memory at a reserved address. Only the context keeps the memory alive. */
 static void *map_memory(struct runtime *ur, size_t size) {
   void *memory = NULL;
   ur_physical_mem_handle_t physical = NULL;
@@ -28,11 +28,11 @@ static void *map_memory(struct runtime *ur, size_t size) {
   return memory;
 }
 
-/* Memory of the program, over which two buffers are created. */
+/* Memory of the program, from which two buffers are created. */
 #define HALF 4096
 static unsigned char user[2 * HALF];
 
-/* Fills a buffer of one half of the user's memory in a queue, and releases the buffer. */
+/* Creates a buffer over one half of the program's memory, fills it in a queue, and releases it. */
 static void fill_half(struct runtime *ur, ur_queue_handle_t queue, unsigned char *half,
                       unsigned char byte, bool is_queue_first) {
   ur_buffer_properties_t properties = {UR_STRUCTURE_TYPE_BUFFER_PROPERTIES, NULL, half};
@@ -44,7 +44,7 @@ static void fill_half(struct runtime *ur, ur_queue_handle_t queue, unsigned char
   UR(urMemRelease(buffer));
 }
 
-/* Waits until all bytes of a half have this value. */
+/* Waits until all bytes of one half have this value. */
 static void wait_for_half(const unsigned char *half, unsigned char byte) {
   const volatile unsigned char *bytes = half;
   for (size_t i = 0; i < HALF; i++)

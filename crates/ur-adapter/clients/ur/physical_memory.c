@@ -1,9 +1,9 @@
-/* Physical memory between two processes, each of which maps it into a virtual range. */
+/* Physical memory that two processes share. Each process maps it into a virtual address range. */
 #include "ur.h"
 
 #define ROUNDS 2
 
-/* A reserved range of addresses. */
+/* A reserved address range. */
 struct range {
   char *start;
   size_t size;
@@ -33,7 +33,8 @@ static void map(struct runtime *ur, struct range range, size_t at, size_t size,
   EXPECT(found == (ur_virtual_mem_access_flags_t)access);
 }
 
-/* Returns whether parts of physical memory can be mapped. Some devices only map all of it. */
+/* Returns whether part of the physical memory can be mapped. Some devices can map only the whole
+   memory. */
 static bool maps_parts(struct runtime *ur, ur_physical_mem_handle_t memory, size_t unit) {
   struct range range = reserve(ur, unit);
   ur_result_t result = urVirtualMemMap(ur->context, range.start, unit, memory, unit,
@@ -71,12 +72,12 @@ static void produce(void) {
     UR(urIPCGetPhysMemHandleExp(ur.context, memory, &data, &size));
     say_bytes(peer.link, bytes_of(data, size));
     MEET(peer.link);
-    /* The consumer has opened the memory, so the handle is not needed any more. */
+    /* The consumer has opened the memory, so the handle may be returned. */
     UR(urIPCPutPhysMemHandleExp(ur.context, data));
     MEET(peer.link);
     EXPECT(has_pattern(&ur, range.start, unit, round + 20, 0));
     EXPECT(has_pattern(&ur, range.start + unit, unit, round + 30, 0));
-    /* The producer releases everything, and the consumer keeps the memory. */
+    /* The producer releases all its objects. The consumer still has the memory open. */
     unmap_and_free(&ur, range);
     UR(urPhysicalMemRelease(memory));
     MEET(peer.link);
@@ -99,7 +100,7 @@ static void consume(void) {
     struct range range = reserve(&ur, 2 * unit);
     char *first = range.start, *second = range.start + unit;
     if (maps_parts(&ur, memory, unit)) {
-      /* The halves are swapped. */
+      /* The two halves are mapped in reverse order. */
       second = range.start;
       first = range.start + unit;
       map(&ur, range, 0, unit, memory, unit, UR_VIRTUAL_MEM_ACCESS_FLAG_READ_WRITE);
@@ -114,12 +115,12 @@ static void consume(void) {
     MEET(PARENT);
     MEET(PARENT);
     unmap_and_free(&ur, range);
-    /* The memory is mapped a second time. Only this process has it now. */
+    /* The memory is mapped a second time. At this point, only this process has it open. */
     range = reserve(&ur, 2 * unit);
     map(&ur, range, 0, 2 * unit, memory, 0, UR_VIRTUAL_MEM_ACCESS_FLAG_READ_ONLY);
     EXPECT(has_pattern(&ur, range.start, unit, round + 20, 0));
     EXPECT(has_pattern(&ur, range.start + unit, unit, round + 30, 0));
-    /* The mapping keeps the memory. */
+    /* The mapping keeps the memory alive. */
     UR(urIPCClosePhysMemHandleExp(ur.context, memory));
     EXPECT(has_pattern(&ur, range.start, unit, round + 20, 0));
     unmap_and_free(&ur, range);

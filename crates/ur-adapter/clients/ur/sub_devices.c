@@ -1,5 +1,6 @@
-/* Sub-devices: their properties, and computations on memory that another process has opened in a
-   context on its whole device. A device that cannot be divided reports that. */
+/* Sub-devices. The client tests their properties, and computes on memory that another process has
+   opened in a context on the whole device. If the device cannot be partitioned, the client checks
+   that this is reported. */
 #include "events.h"
 #include "kernels.h"
 
@@ -53,7 +54,8 @@ static bool can(ur_device_handle_t device, ur_device_partition_t kind) {
   return false;
 }
 
-/* The second process: multiplies the numbers that the sub-devices wrote, on the whole device. */
+/* Runs in the second process: multiplies the numbers that the sub-devices wrote, on the whole
+   device. */
 static int second(void) {
   struct runtime ur = start_runtime();
   struct kernels kernels = load(&ur);
@@ -131,7 +133,7 @@ static void ask(struct runtime *ur) {
     UR(urDeviceRetain(parts[i]));
     EXPECT(number_of(parts[i], UR_DEVICE_INFO_REFERENCE_COUNT) == 2);
     UR(urDeviceRelease(parts[i]));
-    /* The native handle leads back to the sub-device. */
+    /* The native handle is converted back to the same sub-device. */
     ur_native_handle_t native = 0;
     ur_device_handle_t again = NULL;
     UR(urDeviceGetNativeHandle(parts[i], &native));
@@ -140,7 +142,7 @@ static void ask(struct runtime *ur) {
     UR(urDeviceRelease(again));
     UR(urDeviceRelease(parts[i]));
   }
-  /* Divided by counts, in two steps. */
+  /* Partition the device by counts, in two steps. */
   ur_device_partition_property_t ways[] = {by_count(1), by_count(1)};
   ur_device_handle_t whole = NULL;
   ways[0].value.count = 2;
@@ -155,15 +157,15 @@ static void ask(struct runtime *ur) {
   EXPECT(count == 2 && parent_of(parts[0]) == whole && parent_of(parts[1]) == whole);
   UR(urDeviceGetInfo(parts[1], UR_DEVICE_INFO_PARTITION_TYPE, sizeof told, told, &size));
   EXPECT(size == 2 * sizeof *told);
-  /* Sub-devices keep their parent devices. */
+  /* Sub-devices keep their parent devices alive. */
   UR(urDeviceRelease(whole));
   EXPECT(units_of(parent_of(parts[0])) == 2);
   UR(urDeviceRelease(parts[0]));
   UR(urDeviceRelease(parts[1]));
 }
 
-/* Sub-devices with different images of a program. A program that was linked for one does not run on
-   the other. */
+/* Links programs with different images for two sub-devices. A program that was linked for one of
+   them must not run on the other. */
 static void link_apart(struct runtime *on, ur_device_handle_t *parts, void *memory) {
   const unsigned char *images[2];
   size_t sizes[2];
@@ -195,7 +197,7 @@ static void link_apart(struct runtime *on, ur_device_handle_t *parts, void *memo
   }
 }
 
-/* Sub-devices fill memory in turns, and the other process multiplies it on its whole device. */
+/* Sub-devices fill memory in turns. The other process multiplies the memory on the whole device. */
 static void compute_together(struct runtime *ur) {
   ur_device_partition_property_t way = equally(1);
   ur_device_handle_t parts[2];
@@ -210,8 +212,8 @@ static void compute_together(struct runtime *ur) {
   UR(urProgramCreateWithBinary(on->context, 2, parts, sizes, images, NULL, &program));
   UR(urProgramBuild(on->context, program, NULL));
   ur_kernel_handle_t fill = create_kernel(program, "fill");
-  /* The context's native handle stands for a context on both sub-devices, even if the call does not
-     name them. */
+  /* The context's native handle gives a context on both sub-devices, even if the call names no
+     devices. */
   ur_native_handle_t native = 0;
   UR(urContextGetNativeHandle(on->context, &native));
   for (uint32_t named = 0; named <= 2; named += 2) {
@@ -238,7 +240,7 @@ static void compute_together(struct runtime *ur) {
   UR(urUSMGetMemAllocInfo(on->context, memory, UR_USM_ALLOC_INFO_DEVICE, sizeof told, &told, NULL));
   EXPECT(told == parts[1]);
   ur_event_handle_t filled = shared_event(on), scaled = shared_event(on);
-  /* Contexts and queues keep the devices. */
+  /* Contexts and queues keep the devices alive. */
   UR(urDeviceRelease(parts[0]));
   UR(urDeviceRelease(parts[1]));
   struct peer peer = start_peer("second");
@@ -256,7 +258,7 @@ static void compute_together(struct runtime *ur) {
   }
   end_peer(&peer);
 
-  /* A buffer is accessible from all sub-devices. */
+  /* All sub-devices can access a buffer. */
   ur_mem_handle_t buffer = NULL;
   uint32_t value = 11, count = COUNT, *read = (uint32_t *)malloc((size_t)COUNT * 4);
   size_t global = COUNT;

@@ -1,10 +1,10 @@
 //! The boundary between C and Rust: entry points, their arguments and their results.
 //!
-//! [`entry_points!`] defines C functions with bodies in Rust. Each argument has a type of this
-//! module, of [`object`](super::object) or of [`query`](super::query). The type defines how the
-//! argument is checked, and what the body gets:
+//! [`entry_points!`] defines C functions whose bodies are Rust code. The type of each argument
+//! comes from this module, from [`object`](super::object) or from [`query`](super::query). The type
+//! determines how the C value is checked, and which value the body receives:
 //!
-//! | type | C | body | null |
+//! | argument type | C type | type in the body | result for null |
 //! |---|---|---|---|
 //! | `Handle<T>` | `T` | `&Shared<T>` | `INVALID_NULL_HANDLE` |
 //! | `MaybeHandle<T>` | `T` | `Option<&Shared<T>>` | `None` |
@@ -12,15 +12,16 @@
 //! | `MaybeIn<T>`, `MaybeInMut<T>` | `const T *`, `T *` | `Option<&T>` | `None` |
 //! | `Out<T>` | `T *` | [`OutPointer<T>`] | `INVALID_NULL_POINTER` |
 //! | `MaybeOut<T>` | `T *` | `Option<OutPointer<T>>` | `None` |
-//! | `Text`, `MaybeText` | `const char *` | `&CStr` | as above |
+//! | `Text` | `const char *` | `&CStr` | `INVALID_NULL_POINTER` |
+//! | `MaybeText` | `const char *` | `Option<&CStr>` | `None` |
 //! | `List<T>` | `uint32_t, const T *` | `&[T]` | `INVALID_NULL_POINTER` unless empty |
-//! | `OutList<T>` | `uint32_t, T *` | [`Places<T>`] | no places |
+//! | `OutList<T>` | `uint32_t, T *` | [`Places<T>`] | a [`Places<T>`] without memory |
 //! | `Handles<T>` | `uint32_t, const T *` | `HandleList<T>` | `INVALID_NULL_POINTER` unless empty |
 //! | `Answer` | `size_t, void *, size_t *` | `Query` | see `Query` |
-//! | numbers, enumerations, other pointers | the same | the same | not checked |
+//! | numbers, enumerations, other pointers | the same type | the same type | not checked |
 //!
-//! Arguments are checked in order. The body's values are valid until the call returns, which
-//! [`Call`] enforces.
+//! Arguments are checked in order. The values in the body are borrowed from a [`Call`], so the body
+//! cannot keep them after the entry point returns.
 
 use super::failure::{Failure, Result};
 use std::ffi::{CStr, c_char};
@@ -29,11 +30,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use unified_runtime_sys::*;
 
-/// A call of an entry point. The caller's arguments are valid as long as the call is borrowed.
+/// One call of an entry point. The caller's arguments stay valid while the `Call` is borrowed.
 pub(crate) struct Call(());
 
-/// Runs the body of an entry point. An error becomes a UR result, and is kept for
-/// `urAdapterGetLastError`. A panic, which is a bug of this adapter, becomes an error too.
+/// Runs the body of an entry point and converts its result to a UR result. An error with a
+/// message is also stored for `urAdapterGetLastError`. A panic is a bug in this adapter, and is
+/// reported as an error.
 #[inline]
 pub(crate) fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     match catch_unwind(AssertUnwindSafe(|| body(&Call(())))) {
@@ -41,66 +43,68 @@ pub(crate) fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
         Ok(Err(failure)) => failure.report(),
         Err(payload) => {
             let result = Failure::panicked(&*payload).report();
-            // The payload is leaked, because its drop may panic too.
+            // Dropping the payload could panic again, so it is leaked.
             std::mem::forget(payload);
             result
         }
     }
 }
 
-/// A type of argument that consists of one C value.
+/// An argument of an entry point that consists of one C value.
 pub(crate) trait Argument {
-    /// The argument in C.
+    /// The C type of the argument.
     type C;
-    /// The value that the body gets.
+    /// The type of the value that the body receives.
     type Value<'a>;
 
-    /// Checks the C values, and converts them to the value for the body.
+    /// Checks the C value, and converts it to the value for the body.
     ///
     /// # Errors
-    /// Returns the result for a null pointer or a null handle, if the type does not allow null.
+    /// Returns `INVALID_NULL_POINTER` or `INVALID_NULL_HANDLE` if the C value is null and the
+    /// argument type does not allow null.
     ///
     /// # Safety
-    /// The caller must ensure that the argument satisfies Unified Runtime's specification for its
-    /// type. A handle is null or refers to a living object of its type. A pointer is null or valid
-    /// for the reads or writes that its type implies. Both hold for all of `'a`.
+    /// The caller must ensure that the argument satisfies the Unified Runtime specification for its
+    /// type. A handle must be null or refer to a living object of its type. A pointer must be null
+    /// or valid for the reads or writes that its type implies. Both conditions must hold during
+    /// `'a`.
     unsafe fn read<'a>(c: Self::C, call: &'a Call) -> Result<Self::Value<'a>>;
 }
 
-/// A type of argument that consists of two C values. See [`Argument`].
+/// An argument of an entry point that consists of two C values. See [`Argument`].
 pub(crate) trait Argument2 {
-    /// The first value in C.
+    /// The type of the first C value.
     type A;
-    /// The second value in C.
+    /// The type of the second C value.
     type B;
-    /// The value that the body gets.
+    /// The type of the value that the body receives.
     type Value<'a>;
 
-    /// Checks the two C values, and converts them to the value for the body.
+    /// Checks the two C values, and converts them to one value for the body.
     ///
     /// # Errors
-    /// Returns the result for values that do not match, or for a missing one.
+    /// Returns an error if the C values do not match each other, or if a required value is missing.
     ///
     /// # Safety
     /// The caller must uphold the contract of [`Argument::read`].
     unsafe fn read<'a>(a: Self::A, b: Self::B, call: &'a Call) -> Result<Self::Value<'a>>;
 }
 
-/// A type of argument that consists of three C values. See [`Argument`].
+/// An argument of an entry point that consists of three C values. See [`Argument`].
 pub(crate) trait Argument3 {
-    /// The first value in C.
+    /// The type of the first C value.
     type A;
-    /// The second value in C.
+    /// The type of the second C value.
     type B;
-    /// The third value in C.
+    /// The type of the third C value.
     type C;
-    /// The value that the body gets.
+    /// The type of the value that the body receives.
     type Value<'a>;
 
-    /// Checks the C values, and converts them to the value for the body.
+    /// Checks the three C values, and converts them to one value for the body.
     ///
     /// # Errors
-    /// Returns the result for values that do not match, or for a missing one.
+    /// Returns an error if the C values do not match each other, or if a required value is missing.
     ///
     /// # Safety
     /// The caller must uphold the contract of [`Argument::read`].
@@ -112,23 +116,23 @@ pub(crate) trait Argument3 {
     ) -> Result<Self::Value<'a>>;
 }
 
-/// A type of argument that consists of four C values. See [`Argument`].
+/// An argument of an entry point that consists of four C values. See [`Argument`].
 pub(crate) trait Argument4 {
-    /// The first value in C.
+    /// The type of the first C value.
     type A;
-    /// The second value in C.
+    /// The type of the second C value.
     type B;
-    /// The third value in C.
+    /// The type of the third C value.
     type C;
-    /// The fourth value in C.
+    /// The type of the fourth C value.
     type D;
-    /// The value that the body gets.
+    /// The type of the value that the body receives.
     type Value<'a>;
 
-    /// Checks the C values, and converts them to the value for the body.
+    /// Checks the four C values, and converts them to one value for the body.
     ///
     /// # Errors
-    /// Returns the result for values that do not match, or for a missing one.
+    /// Returns an error if the C values do not match each other, or if a required value is missing.
     ///
     /// # Safety
     /// The caller must uphold the contract of [`Argument::read`].
@@ -141,12 +145,13 @@ pub(crate) trait Argument4 {
     ) -> Result<Self::Value<'a>>;
 }
 
-/// Defines entry points: `fn name(argument: Type, …) { body }`.
+/// Defines entry points in the form `fn name(argument: Type, …) { body }`.
 ///
-/// An argument that consists of several C values is written `argument(first, second): Type`. The
-/// body is a block of type `Result<()>`.
+/// The body is a block of type `Result<()>`. An argument that consists of several C values is
+/// written `argument(first, second): Type`.
 ///
-/// With `in function;` in front, `function` runs the bodies instead of [`enter`].
+/// By default, [`enter`] runs each body. Start the macro's input with `in function;` to run the
+/// bodies by `function` instead.
 macro_rules! entry_points {
     (in $enter:path; $($(#[$meta:meta])* $vis:vis fn $name:ident($($arguments:tt)*) $body:block)*) => {$(
         $crate::abi::boundary::entry_point! {
@@ -159,8 +164,8 @@ macro_rules! entry_points {
     };
 }
 
-/// Defines one function for [`entry_points!`]. Takes the arguments one by one, and defines the
-/// function after the last argument.
+/// Defines one function for [`entry_points!`]. The macro processes one argument per step, and emits
+/// the function after the last argument.
 macro_rules! entry_point {
     ({ $($enter:tt)* } { $($meta:tt)* } { $vis:vis } { $name:ident } { $body:block }
      { $($parameters:tt)* } { $($reads:tt)* } $call:ident) => {
@@ -250,7 +255,7 @@ macro_rules! entry_point {
 
 pub(crate) use {entry_point, entry_points};
 
-/// Arguments that are passed to the body unchanged.
+/// Implements [`Argument`] for types that the body receives unchanged.
 macro_rules! by_value {
     ($($type:ty),* $(,)?) => {$(
         impl Argument for $type {
@@ -328,7 +333,7 @@ impl<T> Argument for *mut T {
     }
 }
 
-/// A structure that the caller passes.
+/// A pointer to a structure that the caller passes.
 pub(crate) struct In<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for In<T> {
@@ -337,12 +342,12 @@ impl<T: 'static> Argument for In<T> {
 
     #[inline]
     unsafe fn read(c: *const T, _call: &Call) -> Result<&T> {
-        // SAFETY: the caller ensures that the pointer is null or valid during `'a`.
+        // SAFETY: the caller ensures that the pointer is null or valid for reads during `'a`.
         unsafe { c.as_ref() }.ok_or(Failure::NULL_POINTER)
     }
 }
 
-/// A structure that the caller passes by a mutable pointer. The adapter only reads it.
+/// A structure that the caller passes by a mutable pointer. The adapter only reads the structure.
 pub(crate) struct InMut<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for InMut<T> {
@@ -356,7 +361,7 @@ impl<T: 'static> Argument for InMut<T> {
     }
 }
 
-/// A structure that the caller may omit.
+/// A pointer to a structure that the caller passes, or null.
 pub(crate) struct MaybeIn<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for MaybeIn<T> {
@@ -365,12 +370,13 @@ impl<T: 'static> Argument for MaybeIn<T> {
 
     #[inline]
     unsafe fn read(c: *const T, _call: &Call) -> Result<Option<&T>> {
-        // SAFETY: the caller ensures that the pointer is null or valid during `'a`.
+        // SAFETY: the caller ensures that the pointer is null or valid for reads during `'a`.
         Ok(unsafe { c.as_ref() })
     }
 }
 
-/// A structure that the caller passes by a mutable pointer, or omits. The adapter only reads it.
+/// A structure that the caller passes by a mutable pointer, or null. The adapter only reads the
+/// structure.
 pub(crate) struct MaybeInMut<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for MaybeInMut<T> {
@@ -384,7 +390,7 @@ impl<T: 'static> Argument for MaybeInMut<T> {
     }
 }
 
-/// Memory of the caller for a result.
+/// A pointer to the caller's memory for a result.
 pub(crate) struct Out<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for Out<T> {
@@ -399,7 +405,7 @@ impl<T: 'static> Argument for Out<T> {
     }
 }
 
-/// Memory of the caller for a result, which the caller may omit.
+/// A pointer to the caller's memory for a result, or null.
 pub(crate) struct MaybeOut<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for MaybeOut<T> {
@@ -412,7 +418,7 @@ impl<T: 'static> Argument for MaybeOut<T> {
     }
 }
 
-/// Memory of the caller for a result. The memory is valid for writes during `'a`, and may be
+/// The caller's memory for a result. The memory is valid for writes during `'a`, and may be
 /// uninitialised.
 pub(crate) struct OutPointer<'a, T> {
     start: NonNull<T>,
@@ -420,8 +426,8 @@ pub(crate) struct OutPointer<'a, T> {
 }
 
 impl<T> OutPointer<'_, T> {
-    /// Creates a pointer to memory for a result. This function is private, because the memory must
-    /// be valid for writes.
+    /// Creates a pointer to memory for a result. The function is private because it does not check
+    /// that the memory is valid for writes.
     fn new(start: NonNull<T>) -> Self {
         Self {
             start,
@@ -429,10 +435,11 @@ impl<T> OutPointer<'_, T> {
         }
     }
 
-    /// Writes a result. Always succeeds, and returns `Ok` so that it can end a body.
+    /// Writes a result. This function always succeeds. It returns `Ok` so that a body can end with
+    /// it.
     #[inline]
     pub(crate) fn put(&self, value: T) -> Result<()> {
-        // SAFETY: the memory is valid for writes during `'a`, as the caller of `read` ensured.
+        // SAFETY: the caller of `read` ensured that the memory is valid for writes during `'a`.
         unsafe { self.start.write(value) };
         Ok(())
     }
@@ -442,17 +449,17 @@ impl<T: Copy> OutPointer<'_, T> {
     /// Writes several adjacent results.
     ///
     /// # Safety
-    /// The caller must ensure that the memory has room for all the results.
+    /// The memory must have room for `values.len()` results.
     pub(crate) unsafe fn put_all(&self, values: &[T]) {
         for (index, value) in values.iter().enumerate() {
-            // SAFETY: the caller ensures that the memory has room for all values, and it is valid
-            // for writes during `'a`.
+            // SAFETY: the caller ensures that the memory has room for all values. The memory is
+            // valid for writes during `'a`.
             unsafe { self.start.add(index).write(*value) };
         }
     }
 }
 
-/// A text that ends with a zero byte.
+/// A null-terminated string that the caller passes.
 pub(crate) struct Text;
 
 impl Argument for Text {
@@ -465,7 +472,7 @@ impl Argument for Text {
     }
 }
 
-/// A text that ends with a zero byte, which the caller may omit.
+/// A null-terminated string that the caller passes, or null.
 pub(crate) struct MaybeText;
 
 impl Argument for MaybeText {
@@ -473,13 +480,13 @@ impl Argument for MaybeText {
     type Value<'a> = Option<&'a CStr>;
 
     unsafe fn read(c: *const c_char, _call: &Call) -> Result<Option<&CStr>> {
-        // SAFETY: the pointer is not null, so the caller ensures that the text ends with a zero
-        // byte and is valid during `'a`.
+        // SAFETY: the caller ensures that a non-null pointer refers to a null-terminated string
+        // that is valid during `'a`.
         Ok((!c.is_null()).then(|| unsafe { CStr::from_ptr(c) }))
     }
 }
 
-/// A list: the number of elements, and their address.
+/// A list that the caller passes as the number of elements and the address of the first element.
 pub(crate) struct List<T>(PhantomData<T>);
 
 impl<T: 'static> Argument2 for List<T> {
@@ -494,7 +501,8 @@ impl<T: 'static> Argument2 for List<T> {
     }
 }
 
-/// Memory for a list: the number of elements, and their address.
+/// Memory for a list, which the caller passes as the number of elements and the address of the
+/// first element.
 pub(crate) struct OutList<T>(PhantomData<T>);
 
 impl<T: 'static> Argument2 for OutList<T> {
@@ -511,9 +519,10 @@ impl<T: 'static> Argument2 for OutList<T> {
     }
 }
 
-/// Memory of the caller for the elements of a list. The memory is valid for writes during `'a`.
+/// The caller's memory for the elements of a list. The memory is valid for writes during `'a`.
 pub(crate) struct Places<'a, T> {
-    /// The number of elements, even if the address is null.
+    /// The number of elements that the caller requested. It may be positive even if the address is
+    /// null.
     pub(crate) count: usize,
     first: Option<NonNull<T>>,
     _call: PhantomData<&'a mut T>,
@@ -525,19 +534,19 @@ impl<T> Places<'_, T> {
         self.first.is_none()
     }
 
-    /// Writes as many of the values as the memory has room for.
+    /// Writes as many values as the memory has room for.
     pub(crate) fn put(&self, values: impl IntoIterator<Item = T>) {
         let Some(first) = self.first else {
             return;
         };
         for (index, value) in values.into_iter().take(self.count).enumerate() {
-            // SAFETY: the memory has room for `count` values, as the caller of `read` ensured.
+            // SAFETY: the caller of `read` ensured that the memory has room for `count` values.
             unsafe { first.add(index).write(value) };
         }
     }
 }
 
-/// Fails for a null pointer.
+/// Returns `INVALID_NULL_POINTER` for a null pointer.
 #[inline]
 pub(crate) fn not_null<T>(pointer: *const T) -> Result<()> {
     if pointer.is_null() {
@@ -546,22 +555,23 @@ pub(crate) fn not_null<T>(pointer: *const T) -> Result<()> {
     Ok(())
 }
 
-/// Returns the elements of a caller's list: `count` elements at `first`.
+/// Returns the caller's list of `count` elements that starts at `first`.
 ///
 /// # Errors
-/// Returns `INVALID_NULL_POINTER` for elements at null, or `INVALID_SIZE` for more elements than
-/// fit into memory.
+/// Returns `INVALID_NULL_POINTER` if the list is not empty and `first` is null. Returns
+/// `INVALID_SIZE` if `count` elements exceed the address space.
 ///
 /// # Safety
 /// `first` must be null or point to `count` elements that are valid for reads during `'a`. If
-/// `count` elements do not fit into memory, `first` may have any value.
+/// `count` is 0 or `count` elements exceed the address space, `first` may have any value.
 #[inline]
 pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Failure::NULL_POINTER),
         (false, _) if count > isize::MAX as usize / size_of::<T>() => Err(Failure::SIZE),
-        // SAFETY: the caller ensures that the elements are valid, and they fit into memory.
+        // SAFETY: the caller ensures that the elements are valid for reads. Their total size was
+        // checked.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
     }
 }

@@ -1,4 +1,4 @@
-//! The description of an adapter: its backend, and the fixed properties that it reports.
+//! The description of an adapter: its backend, and the constant properties that it reports.
 
 use super::failure;
 use crosshandle::handle::BackendKind;
@@ -11,48 +11,51 @@ use unified_runtime_sys::{
     ur_device_type_t, ur_result_t,
 };
 
-/// The environment variable that makes an adapter report another UR backend than its own: `opencl`,
-/// `cuda`, `hip` or `native_cpu`. Some clients do not know the adapter's own backend.
+/// The environment variable that overrides the UR backend that the adapter reports. It is for
+/// clients that do not know the adapter's own backend. The values are `opencl`, `cuda`, `hip` and
+/// `native_cpu`.
 pub const REPORTED_BACKEND_VARIABLE: &str = "CROSSHANDLE_UR_BACKEND";
 
-/// An adapter: its devices, and the properties that it reports.
+/// The backend of an adapter, and the constant properties that the adapter reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
-    /// The backend whose devices the adapter shows.
+    /// The backend whose devices the adapter exposes.
     pub backend: BackendKind,
     /// The UR backend that the adapter reports. [`REPORTED_BACKEND_VARIABLE`] overrides it.
     pub ur_backend: ur_backend_t,
-    /// The type of the devices.
+    /// The type of the adapter's devices.
     pub device_type: ur_device_type_t,
-    /// The name of the only platform.
+    /// The name of the adapter's single platform.
     pub platform_name: &'static str,
-    /// The number that tells clients the kind of a native queue. On Level Zero, 1 is an immediate
-    /// command list and 0 is a command queue. `None` if the backend has only one kind.
+    /// The queue kind: the number by which clients distinguish native queues. On Level Zero, 1 is
+    /// an immediate command list and 0 is a command queue. `None` if the backend has only one kind.
     pub queue_kind: Option<i32>,
-    /// The targets of program images for the devices, best first. The list is empty if the devices
-    /// run no programs.
+    /// The targets of program images for the devices, in order of preference. The list is empty if
+    /// the devices run no programs.
     pub program_targets: &'static [&'static CStr],
-    /// Whether the devices accept programs in SPIR-V.
+    /// Whether the devices accept programs in SPIR-V form.
     pub takes_spirv: bool,
-    /// Whether the devices accept programs as text.
+    /// Whether the devices accept programs in text form.
     pub takes_text: bool,
-    /// Whether compilers for the devices implement assertions of kernels. If not, SYCL does.
+    /// Whether the device compilers implement assertions in kernels. If not, the SYCL runtime
+    /// implements them.
     pub has_assert: bool,
-    /// Whether the version of a device's architecture is a compute capability of CUDA.
+    /// Whether a device's architecture version is a CUDA compute capability.
     pub has_compute_capability: bool,
-    /// Whether the devices may have image views.
+    /// Whether the devices may support image views.
     pub has_views: bool,
-    /// Whether devices without graphs of their driver can run command buffers.
+    /// Whether a device can run command buffers even if its driver has no graphs.
     pub replays_graphs: bool,
-    /// Whether offsets of launches must fit into 32 bits. The driver would refuse larger ones only
-    /// when it runs the command.
+    /// Whether launch offsets must fit into 32 bits. The adapter checks this itself, because the
+    /// driver rejects a larger offset only when it runs the command.
     pub has_narrow_offsets: bool,
-    /// Converts the driver's code of an error, if UR has results for the codes.
+    /// Converts the driver's error code to a UR result. `None` if UR has no results for these
+    /// codes.
     pub result_of_code: Option<fn(i64) -> ur_result_t>,
 }
 
 impl Description {
-    /// The adapter for the host device. It runs programs if an OpenCL runtime is installed.
+    /// The adapter for the host device. The device runs programs if an OpenCL runtime is installed.
     pub const HOST: Self = Self {
         backend: BackendKind::Host,
         ur_backend: ur_backend_t::UR_BACKEND_NATIVE_CPU,
@@ -75,8 +78,8 @@ impl Description {
 
     /// The adapter for Level Zero devices.
     ///
-    /// If the adapter reports the Level Zero backend, SYCL implements fills by kernels, which
-    /// programs without device code do not contain. To avoid that, set
+    /// If this adapter reports the Level Zero backend, SYCL implements fills by kernels. A program
+    /// without device code does not contain these kernels. For such a program, set
     /// [`REPORTED_BACKEND_VARIABLE`].
     pub const LEVEL_ZERO: Self = Self {
         backend: BackendKind::LevelZero,
@@ -119,23 +122,23 @@ impl Description {
 
 static DESCRIPTION: OnceLock<Description> = OnceLock::new();
 
-/// Sets the adapter's description. Only the first call has an effect.
+/// Sets the adapter's description. Calls after the first one have no effect.
 pub(crate) fn set(description: Description) {
     DESCRIPTION.get_or_init(|| description);
 }
 
-/// Returns the adapter's description. The loader has taken a table before it can call an entry
-/// point.
+/// Returns the adapter's description. The loader fetches a table, which sets the description,
+/// before it can call an entry point.
 pub(crate) fn get() -> &'static Description {
     DESCRIPTION.get_or_init(|| Description::HOST)
 }
 
-/// Returns whether clients may treat native handles as OpenCL objects.
+/// Returns whether clients may treat the adapter's native handles as OpenCL objects.
 pub(crate) fn is_reported_as_opencl() -> bool {
     reported_backend() == ur_backend_t::UR_BACKEND_OPENCL
 }
 
-/// Returns the UR backend to report.
+/// Returns the UR backend that the adapter reports.
 pub(crate) fn reported_backend() -> ur_backend_t {
     static REPORTED: OnceLock<ur_backend_t> = OnceLock::new();
     *REPORTED.get_or_init(|| {
@@ -150,7 +153,7 @@ pub(crate) fn reported_backend() -> ur_backend_t {
             "native_cpu" => ur_backend_t::UR_BACKEND_NATIVE_CPU,
             _ => {
                 tracing::warn!(
-                    "{REPORTED_BACKEND_VARIABLE}={name} is none of opencl, cuda, hip, native_cpu"
+                    "{REPORTED_BACKEND_VARIABLE}={name} is ignored: use opencl, cuda, hip or native_cpu"
                 );
                 own
             }

@@ -1,4 +1,4 @@
-//! Conversion of errors to UR results, and the message of the latest failure.
+//! Conversion of errors to UR results, and storage for the message of the latest failure.
 
 use super::description;
 use crosshandle::Error;
@@ -8,17 +8,17 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use unified_runtime_sys::ur_result_t;
 
-/// The result of a call that may fail.
+/// The result of a fallible operation in this adapter.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// The reason why an entry point fails.
+/// The reason why an entry point failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     result: ur_result_t,
-    /// The message for `urAdapterGetLastError` and the log. It is empty if the result needs no
-    /// explanation.
+    /// The message for `urAdapterGetLastError` and the log. The message is empty if the result
+    /// needs no explanation.
     message: Cow<'static, str>,
-    /// The error code of the driver or the system, or 0.
+    /// The error code from the driver or the operating system, or 0.
     native_code: i32,
 }
 
@@ -39,7 +39,6 @@ impl Failure {
         }
     }
 
-    /// Returns a failure with a message.
     pub(crate) fn new(result: ur_result_t, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             result,
@@ -58,12 +57,12 @@ impl Failure {
         Self::new(ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT, message)
     }
 
-    /// Replaces the UR result of the failure.
+    /// Replaces the UR result and keeps the message.
     pub(crate) fn with_result(self, result: ur_result_t) -> Self {
         Self { result, ..self }
     }
 
-    /// Returns the failure that reports a panic of this adapter.
+    /// Returns the failure that reports a panic in this adapter.
     pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Self {
         let text = payload
             .downcast_ref::<&str>()
@@ -84,19 +83,20 @@ impl Failure {
         self
     }
 
-    /// Returns the UR result.
     #[cfg(test)]
     pub(crate) fn result(&self) -> ur_result_t {
         self.result
     }
 
-    /// Keeps the failure for `urAdapterGetLastError`, logs it, and returns its result.
+    /// Logs the failure, stores it for `urAdapterGetLastError`, and returns its UR result. A
+    /// failure without a message is neither logged nor stored.
     #[cold]
     pub(crate) fn report(self) -> ur_result_t {
         if !self.message.is_empty() {
             super::log::failure(self.result, &self.message);
             let text = CString::new(self.message.replace('\0', " ")).unwrap_or_default();
-            // Storing the message fails only on an exiting thread, which cannot query it.
+            // The thread-local storage is unavailable only while the thread exits. Such a thread
+            // cannot query the message.
             let _ = LAST.try_with(|last| *last.borrow_mut() = (text, self.native_code));
         }
         self.result
@@ -127,8 +127,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Converts an error of the library to a UR result. Errors with the same result have different
-/// messages.
+/// Converts an error from `crosshandle` to a UR result. Several errors share a result, and differ
+/// in their messages.
 fn result_of(error: &Error) -> ur_result_t {
     match error {
         Error::Handle(_)
@@ -166,38 +166,38 @@ fn result_of(error: &Error) -> ur_result_t {
     }
 }
 
-/// Level Zero's code for exhausted host memory. Other drivers do not have this code.
+/// Level Zero's error code for exhausted host memory. No other driver uses this code.
 const OUT_OF_HOST_MEMORY: i64 = 0x7000_0002;
 
-/// Converts a result of Level Zero (`ze_result_t`) to a UR result.
+/// Converts a Level Zero result code (`ze_result_t`) to a UR result.
 pub(super) fn of_level_zero(code: i64) -> ur_result_t {
     match code {
         0x7000_0001 => ur_result_t::UR_RESULT_ERROR_DEVICE_LOST,
         OUT_OF_HOST_MEMORY => ur_result_t::UR_RESULT_ERROR_OUT_OF_HOST_MEMORY,
         0x7000_0003 => ur_result_t::UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY,
-        // The codes for insufficient permissions, an unavailable feature, and overlapping regions.
+        // Insufficient permissions, an unavailable feature, and overlapping regions.
         0x7001_0000 | 0x7001_0001 | 0x7800_001a => ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
         0x7800_0001 => ur_result_t::UR_RESULT_ERROR_UNINITIALIZED,
         0x7800_0003 => ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
         0x7800_0004 => ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT,
-        // The codes for a null pointer, and for an invalid or unsupported size, alignment or
-        // enumerator.
+        // A null pointer, and an invalid or unsupported size, alignment or enumerator.
         0x7800_0007..=0x7800_000a | 0x7800_000c..=0x7800_000e => {
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE
         }
-        // The code for an invalid synchronization object.
+        // An invalid synchronization object.
         0x7800_000b => ur_result_t::UR_RESULT_ERROR_INVALID_EVENT,
         _ => ur_result_t::UR_RESULT_ERROR_ADAPTER_SPECIFIC,
     }
 }
 
 thread_local! {
-    /// The message and native code of this thread's latest failure.
+    /// The message and the native error code of the latest failure on this thread.
     static LAST: RefCell<(CString, i32)> = RefCell::default();
 }
 
-/// Calls `f` with the message and native code of this thread's latest failure. The message stays at
-/// the same address until the next failure. An exiting thread has no message.
+/// Calls `f` with the message and the native error code of the latest failure on this thread. The
+/// message stays at the same address until the thread's next failure. On an exiting thread, `f`
+/// receives an empty message.
 pub(crate) fn with_last<R>(f: impl Fn(&CStr, i32) -> R) -> R {
     let found = LAST.try_with(|last| {
         let last = last.borrow();

@@ -1,56 +1,65 @@
-//! Locks: [`Lock`], which ignores poison, and [`ShortLock`] for critical sections of a few
-//! instructions.
+//! Two locks: [`Lock`], which ignores poisoning, and [`ShortLock`], which is for critical sections
+//! of a few instructions.
 
-use crate::tuning::{SHORT_LOCK_LOOKS, SHORT_LOCK_SLEEP};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
-/// A mutex that stays usable after a panic. This is sound, because no code leaves the value in an
-/// inconsistent state between two statements.
+/// Time for which a thread sleeps between two attempts to acquire a short lock. It is longer than a
+/// system call, and shorter than a scheduler's time slice.
+const SHORT_LOCK_SLEEP: Duration = Duration::from_micros(20);
+
+/// Number of attempts to acquire a short lock before the first sleep. Together, these attempts take
+/// about as long as a system call.
+const SHORT_LOCK_LOOKS: u32 = 100;
+
+/// A mutex that stays usable after a panic. Ignoring the poison is sound because critical sections
+/// leave the value consistent even if they panic.
 #[derive(Default)]
 pub(crate) struct Lock<T>(Mutex<T>);
 
 impl<T> Lock<T> {
-    /// Creates a lock around a value.
     pub(crate) const fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 
-    /// Acquires the lock, and waits for it if necessary.
+    /// Acquires the lock. Blocks while another thread holds the lock.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the value without locking, because the caller has exclusive access.
+    /// Returns a reference to the value. No locking is necessary, because `&mut self` is exclusive.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A lock that gives one thread at a time access to a value, as [`Lock`] does.
+/// A spin lock for critical sections of a few instructions.
 ///
-/// Releasing this lock is a plain store, so acquiring it is the only atomic operation. Atomic
-/// operations are most of the cost of the calls that use this lock. `docs/unified-runtime.md` says
-/// how much `std`'s mutex would add to opening and closing memory. The disadvantage is that the
-/// release does not wake a waiting thread. A waiting thread alternately spins and sleeps briefly,
-/// so the lock must be held only briefly. The thread sleeps instead of yielding, so that an owner
-/// of the lock with a lower priority can run.
+/// Releasing this lock is a plain store, so acquiring it is the only atomic read-modify-write
+/// operation. Such operations are most of the cost of the calls that use this lock.
+/// `docs/unified-runtime.md` shows how much a `std` mutex would add to opening and closing memory.
+///
+/// The disadvantage is that the release wakes no thread. A waiting thread first spins, and then
+/// sleeps for short intervals. It sleeps instead of yielding, so that a lock holder with a lower
+/// priority can run.
 #[derive(Default)]
 pub(crate) struct ShortLock<T> {
     is_held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: only a guard accesses the value, and only one guard exists at a time. A guard that takes
-// the lock sees all writes of the previous guard (`Acquire` after `Release`).
+// SAFETY: only a guard accesses the value, and only one guard exists at a time. The `Acquire` that
+// takes the lock pairs with the `Release` of the previous guard, so the new guard sees all of that
+// guard's writes.
 unsafe impl<T: Send> Sync for ShortLock<T> {}
 
 impl<T> ShortLock<T> {
-    /// Acquires the lock, and waits for it if necessary.
+    /// Acquires the lock. Blocks while another thread holds the lock.
     #[inline]
     pub(crate) fn lock(&self) -> ShortGuard<'_, T> {
         if self.is_held.swap(true, Ordering::Acquire) {
@@ -59,7 +68,7 @@ impl<T> ShortLock<T> {
         ShortGuard(self, PhantomData)
     }
 
-    /// Waits until the lock is free, and acquires it.
+    /// Waits until the lock is free, and then acquires it.
     #[cold]
     fn wait(&self) {
         let mut looks = 0;
@@ -74,8 +83,8 @@ impl<T> ShortLock<T> {
     }
 }
 
-/// Exclusive access to the value of a [`ShortLock`]. Dropping the guard releases the lock. The
-/// guard may be sent to and shared with other threads like a `&mut` to the value.
+/// Exclusive access to the value in a [`ShortLock`]. Dropping the guard releases the lock. The
+/// guard is `Send` and `Sync` under the same conditions as a `&mut` to the value.
 pub(crate) struct ShortGuard<'a, T>(&'a ShortLock<T>, PhantomData<&'a mut T>);
 
 impl<T> Deref for ShortGuard<'_, T> {
@@ -83,7 +92,7 @@ impl<T> Deref for ShortGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this is the only guard of the lock, and it is borrowed.
+        // SAFETY: this guard is the lock's only guard, and the guard is borrowed.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -91,7 +100,7 @@ impl<T> Deref for ShortGuard<'_, T> {
 impl<T> DerefMut for ShortGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this is the only guard of the lock, and it is mutably borrowed.
+        // SAFETY: this guard is the lock's only guard, and the guard is mutably borrowed.
         unsafe { &mut *self.0.value.get() }
     }
 }

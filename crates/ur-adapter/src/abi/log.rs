@@ -1,18 +1,18 @@
-//! Log messages of the adapter, for the callback that the loader has set and for `tracing`.
+//! Log messages from the adapter, which go to the loader's callback and to `tracing`.
 
 use super::lock::Lock;
 use std::ffi::{CString, c_char, c_void};
 use unified_runtime_sys::{ur_logger_callback_t, ur_logger_level_t, ur_result_t};
 
-/// The receiver of messages.
+/// The callback that receives log messages, and the lowest level that it receives.
 struct Sink {
     callback: ur_logger_callback_t,
     user_data: *mut c_void,
     level: ur_logger_level_t,
 }
 
-// SAFETY: the user data is only passed to the callback. The caller of `urAdapterSetLoggerCallback`
-// allows calls from any thread, as UR requires.
+// SAFETY: the adapter only passes the user data to the callback. The caller of
+// `urAdapterSetLoggerCallback` allows calls from any thread, as UR requires.
 unsafe impl Send for Sink {}
 
 static SINK: Lock<Sink> = Lock::new(Sink {
@@ -21,7 +21,7 @@ static SINK: Lock<Sink> = Lock::new(Sink {
     level: ur_logger_level_t::UR_LOGGER_LEVEL_QUIET,
 });
 
-/// Sends messages of `level` and above to a callback.
+/// Sets the callback that receives messages of `level` and above.
 pub(crate) fn set_callback(
     callback: ur_logger_callback_t,
     user_data: *mut c_void,
@@ -34,21 +34,21 @@ pub(crate) fn set_callback(
     };
 }
 
-/// Sets the lowest level of messages that the callback gets.
+/// Sets the lowest level of messages that the callback receives.
 pub(crate) fn set_level(level: ur_logger_level_t) {
     SINK.lock().level = level;
 }
 
-/// Reports the failure of an entry point.
+/// Logs the failure of an entry point.
 pub(crate) fn failure(result: ur_result_t, message: &str) {
     tracing::debug!(result = result.0, "{message}");
     say(ur_logger_level_t::UR_LOGGER_LEVEL_ERROR, message);
 }
 
-/// Passes a message to the callback, if the message's level is high enough.
+/// Passes a message to the callback if its level is at or above the callback's level.
 pub(crate) fn say(level: ur_logger_level_t, message: &str) {
     let sink = SINK.lock();
-    // The level `QUIET` is greater than all levels of messages, so it disables the callback.
+    // `QUIET` is greater than the level of any message, so it disables the callback.
     if level.0 < sink.level.0 {
         return;
     }
@@ -60,6 +60,6 @@ pub(crate) fn say(level: ur_logger_level_t, message: &str) {
     };
     let text: *const c_char = text.as_ptr();
     // SAFETY: the caller of `urAdapterSetLoggerCallback` guarantees that the callback accepts these
-    // arguments. The text lives until it returns.
+    // arguments. The text lives until the callback returns.
     unsafe { callback(level, text, user_data) };
 }

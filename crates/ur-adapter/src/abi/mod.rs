@@ -1,5 +1,6 @@
-//! The parts that all entry points share: the C boundary, handles, failures, queries, native
-//! handles, and stubs for unsupported calls. This module is independent of the kinds of UR objects.
+//! The code that all entry points share: the C boundary, handles, failures, queries, native
+//! handles, and stubs for unsupported calls. This module does not depend on the modules of UR
+//! objects.
 
 pub(crate) mod boundary;
 pub(crate) mod chain;

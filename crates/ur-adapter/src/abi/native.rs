@@ -1,5 +1,5 @@
-//! Native handles: the driver's own objects, or addresses that stand for objects if there is no
-//! driver.
+//! Native handles: the driver's own objects, or addresses that identify objects on a device without
+//! a driver.
 //!
 //! Without a driver, the native handle of an object is the address of the object's state, which
 //! several UR objects may share. The adapter looks up such an address and never dereferences it. An
@@ -13,12 +13,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::ur_native_handle_t;
 
-/// Converts a native handle to an object of the adapter's driver.
+/// Converts a native handle to an object from the adapter's driver.
 pub(crate) fn of_driver(value: ur_native_handle_t) -> NativeObject {
     NativeObject::new(description::get().backend, value)
 }
 
-/// Converts UR's flag that says whether the adapter owns a driver's object.
+/// Converts UR's ownership flag, which says whether the adapter owns a driver's object.
 pub(crate) fn ownership(is_owned: bool) -> Ownership {
     if is_owned {
         Ownership::Owned
@@ -27,21 +27,21 @@ pub(crate) fn ownership(is_owned: bool) -> Ownership {
     }
 }
 
-/// The native handles of one kind of object that clients have got, and the states that they stand
-/// for.
+/// The native handles that clients have received for one kind of object, each with the state that
+/// it identifies.
 pub(crate) struct NativeHandles<T> {
     given: Lock<Option<HashMap<usize, Weak<T>>>>,
 }
 
 impl<T> NativeHandles<T> {
-    /// Creates an empty set.
+    /// Creates an empty set of handles.
     pub(crate) const fn new() -> Self {
         Self {
             given: Lock::new(None),
         }
     }
 
-    /// Returns the native handle of a state. The handle is valid as long as an object has the
+    /// Returns the native handle of a state. The handle is valid as long as any object holds the
     /// state.
     pub(crate) fn of(&self, state: &Arc<T>) -> ur_native_handle_t {
         let address = Arc::as_ptr(state).addr();
@@ -54,10 +54,11 @@ impl<T> NativeHandles<T> {
         address
     }
 
-    /// Returns the state that a native handle stands for.
+    /// Returns the state that a native handle identifies.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` for a handle that was not given out, or whose object has ended.
+    /// Returns `INVALID_ARGUMENT` if the adapter never returned this handle, or if the state's last
+    /// object was dropped.
     pub(crate) fn find(&self, native: ur_native_handle_t) -> Result<Arc<T>> {
         let given = self.given.lock();
         given

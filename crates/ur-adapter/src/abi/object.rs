@@ -1,10 +1,10 @@
-//! Handles of UR, and their reference counts.
+//! UR handles and their reference counts.
 //!
-//! A handle is the address of a [`Shared`] object: the pointer that [`Arc::into_raw`] returned when
-//! the object was created. The first word of the object points to the adapter's table, which the
-//! loader needs. `Retain` and `Release` change UR's reference count, which queries report. While
-//! this count is above zero, UR holds one [`Ref`]. Objects refer to each other by further `Ref`s.
-//! So a queue keeps its context alive even after UR has released the context.
+//! A handle is the address of a [`Shared`] object, which [`Arc::into_raw`] returned when the object
+//! was created. The first word of the object points to the adapter's table, which the loader reads.
+//! `Retain` and `Release` change UR's reference count, which queries report. While this count is
+//! above zero, UR holds one [`Ref`]. Objects also hold `Ref`s to each other. For example, a queue
+//! keeps its context alive after UR has released the context.
 
 use super::boundary::{Argument, Argument2, Call, enter};
 use super::failure::{Failure, Result};
@@ -15,42 +15,43 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use unified_runtime_sys::{ur_dditable_t, ur_result_t};
 
-/// The table that new objects begin with.
+/// The table to which the first word of each new object points.
 static TABLE: OnceLock<&'static ur_dditable_t> = OnceLock::new();
 
-/// Sets the table of new objects. Only the first call has an effect. The loader cannot use objects
-/// that were created before, as in unit tests.
+/// Sets the table for new objects. Calls after the first one have no effect. The loader cannot use
+/// objects that were created before the first call. Unit tests create such objects.
 pub(crate) fn set_table(table: &'static ur_dditable_t) {
     TABLE.get_or_init(|| table);
 }
 
-/// An object that a handle refers to. Only [`Shared::new`] creates such objects, so each object is
-/// in an [`Arc`].
+/// The object behind a UR handle. Only [`Shared::new`] creates such objects, so each object is in
+/// an [`Arc`].
 #[repr(C)]
 pub(crate) struct Shared<T> {
-    /// The table that the loader reads, or null if no loader has fetched the tables.
+    /// The table that the loader reads. `None` if the loader had fetched no table when the object
+    /// was created.
     table: Option<&'static ur_dditable_t>,
     /// The handle: the pointer that `Arc::into_raw` returned for this object. It is stored because
-    /// only such a pointer may be given back to the `Arc`. A pointer made from a reference may not.
+    /// `Arc` accepts only this pointer. A pointer derived from a reference would be unsound.
     raw: AtomicPtr<Self>,
     references: AtomicU32,
     value: T,
 }
 
-/// Keeps an object alive, independent of UR's reference count.
+/// A reference that keeps an object alive, independently of UR's reference count.
 pub(crate) type Ref<T> = Arc<Shared<T>>;
 
-/// A kind of object for which UR has handles.
+/// A kind of object that has UR handles.
 pub(crate) trait Object: Send + Sync + Sized + 'static {
-    /// UR's type for the object behind a handle.
+    /// The opaque UR type to which the handle points.
     type Opaque;
 
-    /// The result for a null handle in a list of such objects.
+    /// The result for a null handle in a list of these objects.
     const NULL_IN_LIST: ur_result_t = ur_result_t::UR_RESULT_ERROR_INVALID_NULL_HANDLE;
 }
 
 impl<T: Object> Shared<T> {
-    /// Creates an object without a reference from UR.
+    /// Creates an object. UR does not hold a reference to it yet.
     pub(crate) fn new(value: T) -> Ref<T> {
         let raw = Arc::into_raw(Arc::new(Self {
             table: TABLE.get().copied(),
@@ -58,23 +59,24 @@ impl<T: Object> Shared<T> {
             references: AtomicU32::new(0),
             value,
         }));
-        // SAFETY: the line above turned the object's only `Ref` into this pointer.
+        // SAFETY: `raw` came from `Arc::into_raw` above, and that reference has not been used
+        // since.
         let this = unsafe { Arc::from_raw(raw) };
         this.raw.store(raw.cast_mut(), Ordering::Relaxed);
         this
     }
 
-    /// Returns a handle for the caller, and counts one more reference.
+    /// Adds one to UR's reference count, and returns the handle for the caller.
     pub(crate) fn hand_out(this: Ref<T>) -> *mut T::Opaque {
         let handle = this.handle();
         if this.references.fetch_add(1, Ordering::Relaxed) == 0 {
-            // UR owns this `Ref` until the last release.
+            // UR owns this `Ref` until the count returns to 0.
             let _ = Arc::into_raw(this);
         }
         handle
     }
 
-    /// Returns the handle without counting a reference.
+    /// Returns the handle. The reference count does not change.
     #[inline]
     pub(crate) fn handle(&self) -> *mut T::Opaque {
         self.raw.load(Ordering::Relaxed).cast()
@@ -88,22 +90,24 @@ impl<T: Object> Shared<T> {
     /// Returns the object behind a handle.
     ///
     /// # Errors
-    /// Returns `INVALID_NULL_HANDLE`.
+    /// Returns `INVALID_NULL_HANDLE` if the handle is null.
     ///
     /// # Safety
     /// The handle must be null or refer to an object of this type that stays alive during `'a`.
     #[inline]
     pub(crate) unsafe fn from_handle<'a>(handle: *mut T::Opaque) -> Result<&'a Self> {
-        // SAFETY: the caller ensures that the handle is null or the address of such an object.
+        // SAFETY: the caller ensures that the handle is null or the address of an object of this
+        // type that lives during `'a`.
         unsafe { handle.cast::<Self>().as_ref() }.ok_or(Failure::NULL_HANDLE)
     }
 
-    /// Returns one more `Ref` to this object.
+    /// Returns a new `Ref` to this object.
     #[inline]
     pub(crate) fn to_ref(&self) -> Ref<T> {
         let raw = self.raw.load(Ordering::Relaxed).cast_const();
-        // SAFETY: `new` creates all objects, and got the pointer from `Arc::into_raw`. The object
-        // is borrowed, so a `Ref` keeps it alive. The new `Ref` owns the count that is added here.
+        // SAFETY: `new` creates every object, and stores the pointer from `Arc::into_raw` in `raw`.
+        // The object is borrowed, so its strong count is not 0. The new `Ref` owns the count that
+        // is added here.
         unsafe {
             Arc::increment_strong_count(raw);
             Arc::from_raw(raw)
@@ -120,17 +124,18 @@ impl<T> Deref for Shared<T> {
     }
 }
 
-/// The target of a handle argument: an object, or a particular kind of an object.
+/// The target of a handle argument: any object of a type, or only objects of a particular kind.
 pub(crate) trait Referent {
-    /// UR's type for the object behind the handle.
+    /// The opaque UR type to which the handle points.
     type Handle;
-    /// The reference that the body of an entry point gets.
+    /// The type of the reference that the body of an entry point receives.
     type Reference<'a>;
 
     /// Returns the target of a handle.
     ///
     /// # Errors
-    /// Returns `INVALID_NULL_HANDLE`, or the object's own result for the wrong kind.
+    /// Returns `INVALID_NULL_HANDLE` if the handle is null. If the object is of the wrong kind,
+    /// returns the result that the implementation defines for that case.
     ///
     /// # Safety
     /// The caller must uphold the contract of [`Shared::from_handle`].
@@ -148,7 +153,7 @@ impl<T: Object> Referent for T {
     }
 }
 
-/// An argument of an entry point: a handle.
+/// A handle argument of an entry point.
 pub(crate) struct Handle<T>(PhantomData<T>);
 
 impl<T: Referent> Argument for Handle<T> {
@@ -162,7 +167,7 @@ impl<T: Referent> Argument for Handle<T> {
     }
 }
 
-/// An argument of an entry point: a handle, or null.
+/// A handle argument of an entry point that may be null.
 pub(crate) struct MaybeHandle<T>(PhantomData<T>);
 
 impl<T: Object> Argument for MaybeHandle<T> {
@@ -176,7 +181,8 @@ impl<T: Object> Argument for MaybeHandle<T> {
     }
 }
 
-/// An argument of an entry point: the number of handles, and their address.
+/// A list of handles, which the caller passes as the number of handles and the address of the first
+/// handle.
 pub(crate) struct Handles<T>(PhantomData<T>);
 
 impl<T: Object> Argument2 for Handles<T> {
@@ -195,7 +201,7 @@ impl<T: Object> Argument2 for Handles<T> {
     }
 }
 
-/// The same argument as [`Handles`], passed by a mutable pointer.
+/// A list of handles like [`Handles`] whose address is a mutable pointer.
 pub(crate) struct HandlesMut<T>(PhantomData<T>);
 
 impl<T: Object> Argument2 for HandlesMut<T> {
@@ -209,18 +215,16 @@ impl<T: Object> Argument2 for HandlesMut<T> {
     }
 }
 
-/// Non-null handles of objects that live during `'a`.
+/// A list of non-null handles, whose objects live during `'a`.
 pub(crate) struct HandleList<'a, T: Object> {
     handles: &'a [*mut T::Opaque],
 }
 
 impl<'a, T: Object> HandleList<'a, T> {
-    /// Creates an empty list.
     pub(crate) const fn empty() -> Self {
         Self { handles: &[] }
     }
 
-    /// Returns whether the list is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.handles.is_empty()
@@ -229,26 +233,26 @@ impl<'a, T: Object> HandleList<'a, T> {
     /// Returns the objects behind the handles.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'a Shared<T>> + use<'a, T> {
-        // SAFETY: only `read` creates lists with handles. It has checked that none of them is null,
-        // and its caller promises that their objects live during `'a`.
+        // SAFETY: only `read` creates lists with handles. It has checked that no handle is null.
+        // Its caller guarantees that the objects behind the handles live during `'a`.
         self.handles
             .iter()
             .map(|handle| unsafe { &*handle.cast::<Shared<T>>() })
     }
 }
 
-/// The entry point `Retain` of an object.
+/// The entry point `Retain` for one type of object.
 pub(crate) unsafe extern "C" fn retain<T: Object>(handle: *mut T::Opaque) -> ur_result_t {
     enter(|_| {
-        // SAFETY: the caller passes null or a handle of this kind.
+        // SAFETY: the caller passes null or the handle of a living object of type `T`.
         unsafe { retain_once::<T>(handle) }
     })
 }
 
-/// Adds one to UR's references of an object.
+/// Adds one to UR's reference count of an object.
 ///
 /// # Errors
-/// Returns `INVALID_NULL_HANDLE`.
+/// Returns `INVALID_NULL_HANDLE` if the handle is null.
 ///
 /// # Safety
 /// The caller must uphold the contract of [`Shared::from_handle`].
@@ -256,37 +260,38 @@ pub(crate) unsafe fn retain_once<T: Object>(handle: *mut T::Opaque) -> Result<()
     // SAFETY: the caller upholds this function's contract.
     let object = unsafe { Shared::<T>::from_handle(handle) }?;
     if object.references.fetch_add(1, Ordering::Relaxed) == 0 {
-        // UR's count was 0, and only another object kept this object alive, as an event keeps its
-        // queue. Now UR holds a `Ref` again.
+        // UR's count was 0, so only another object kept this object alive. For example, an event
+        // keeps its queue alive. Now UR holds a `Ref` again.
         let _ = Arc::into_raw(object.to_ref());
     }
     Ok(())
 }
 
-/// The entry point `Release` of an object.
+/// The entry point `Release` for one type of object.
 pub(crate) unsafe extern "C" fn release<T: Object>(handle: *mut T::Opaque) -> ur_result_t {
     enter(|_| {
-        // SAFETY: the caller passes null or a handle of this kind.
+        // SAFETY: the caller passes null or a handle to which UR has a reference, of type `T`.
         unsafe { release_once::<T>(handle) }
     })
 }
 
-/// Removes one of UR's references. With the last one, UR's `Ref` ends.
+/// Subtracts one from UR's reference count of an object. When the count becomes 0, UR's `Ref` is
+/// dropped.
 ///
 /// # Errors
-/// Returns `INVALID_NULL_HANDLE`.
+/// Returns `INVALID_NULL_HANDLE` if the handle is null.
 ///
 /// # Safety
-/// The handle must be null, or refer to an object of this type to which UR has a reference.
+/// The handle must be null, or refer to an object of this type on which UR holds a reference.
 pub(crate) unsafe fn release_once<T: Object>(handle: *mut T::Opaque) -> Result<()> {
-    // SAFETY: the caller upholds this function's contract. The object is not used after its last
-    // reference has ended.
+    // SAFETY: the caller upholds this function's contract. The reference to the object is not used
+    // after UR's last reference is dropped.
     let object = unsafe { Shared::<T>::from_handle(handle) }?;
     if object.references.fetch_sub(1, Ordering::Release) == 1 {
         fence(Ordering::Acquire);
         let raw = object.raw.load(Ordering::Relaxed).cast_const();
-        // SAFETY: `Arc::into_raw` returned this pointer when the object was created. UR's `Ref`,
-        // which `hand_out` or `retain` made and which ends here, keeps the object alive.
+        // SAFETY: `Arc::into_raw` returned this pointer when the object was created. The count that
+        // is removed here belongs to UR's `Ref`, which `hand_out` or `retain_once` stored.
         unsafe { Arc::decrement_strong_count(raw) };
     }
     Ok(())
@@ -345,12 +350,13 @@ mod tests {
         // SAFETY: the handle is alive.
         assert_eq!(unsafe { release::<Counted>(handle) }, OK);
         assert_eq!((drops.load(Ordering::Relaxed), kept.references()), (0, 0));
-        // UR gets a reference to the object again, as when a query returns the handle of an object
-        // that only another object keeps. SAFETY: `kept` keeps the object alive.
+        // UR holds a reference again, for example because a query returned the handle of an object
+        // that only another object keeps alive.
+        // SAFETY: `kept` keeps the object alive.
         assert_eq!(unsafe { retain::<Counted>(kept.handle()) }, OK);
         drop(kept);
         assert_eq!(drops.load(Ordering::Relaxed), 0);
-        // SAFETY: UR has one reference to the object.
+        // SAFETY: UR holds one reference to the object.
         assert_eq!(unsafe { release::<Counted>(handle) }, OK);
         assert_eq!(drops.load(Ordering::Relaxed), 1);
     }
@@ -398,7 +404,8 @@ mod tests {
         let enter_with = |handles: &[*mut u8], count: u32| {
             let mut found = Ok(0);
             enter(|call| {
-                // SAFETY: the list has `count` handles. Each is null or belongs to a living object.
+                // SAFETY: the list contains at least `count` handles. Each is null or refers to a
+                // living object.
                 found = result(unsafe { Handles::read(count, handles.as_ptr(), call) });
                 Ok(())
             });

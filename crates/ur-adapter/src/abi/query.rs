@@ -1,4 +1,4 @@
-//! Results of the `Get…Info` calls.
+//! The results that the `Get…Info` calls write.
 
 use super::boundary::{Argument2, Argument3, Call};
 use super::failure::{Failure, Result};
@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// An argument of an entry point: memory for the result of a query.
+/// The arguments by which a query passes memory for its result.
 pub(crate) struct Answer;
 
 impl Argument3 for Answer {
@@ -26,8 +26,8 @@ impl Argument3 for Answer {
     }
 }
 
-/// An argument of an entry point: memory for a result of at most one word, whose size is not
-/// passed.
+/// The arguments of a query whose result has at most one word. The caller does not pass the size of
+/// the memory.
 pub(crate) struct NumberAnswer;
 
 impl Argument2 for NumberAnswer {
@@ -49,7 +49,7 @@ impl Argument2 for NumberAnswer {
     }
 }
 
-/// An [`Answer`] for a call that checks this argument last.
+/// An [`Answer`] that the call checks after its other arguments.
 pub(crate) struct LateAnswer;
 
 impl Argument3 for LateAnswer {
@@ -74,14 +74,14 @@ impl Argument3 for LateAnswer {
     }
 }
 
-/// A [`Query`] that has not been checked yet.
+/// A [`Query`] whose arguments have not been checked yet.
 pub(crate) struct LateQuery<'a>(Query<'a>);
 
 impl<'a> LateQuery<'a> {
     /// Checks the query and returns it.
     ///
     /// # Errors
-    /// Returns the errors of [`Answer`], except that it returns `no_size` for a size of 0.
+    /// Returns `no_size` if the memory has size 0. Otherwise returns the same errors as [`Answer`].
     pub(crate) fn query(self, no_size: Failure) -> Result<Query<'a>> {
         let Query {
             size,
@@ -96,7 +96,7 @@ impl<'a> LateQuery<'a> {
     }
 }
 
-/// Memory of the caller for the result of a query. During `'a`, `value` is null or valid for writes
+/// The caller's memory for the result of a query. During `'a`, `value` is null or valid for writes
 /// of `size` bytes, and `size_ret` is null or valid for a write.
 pub(crate) struct Query<'a> {
     size: usize,
@@ -106,11 +106,11 @@ pub(crate) struct Query<'a> {
 }
 
 impl Query<'_> {
-    /// Checks the caller's memory.
+    /// Checks the caller's pointers and size.
     ///
     /// # Errors
-    /// Returns `INVALID_NULL_POINTER` if no result could be written, or `INVALID_SIZE` for a size
-    /// of 0.
+    /// Returns `INVALID_NULL_POINTER` if both pointers are null, or if `size` is positive and
+    /// `value` is null. Returns `INVALID_SIZE` if `value` is not null and `size` is 0.
     fn new(size: usize, value: *mut c_void, size_ret: *mut usize) -> Result<Self> {
         match (value.is_null(), size) {
             (true, 1..) => Err(Failure::NULL_POINTER),
@@ -130,12 +130,12 @@ impl Query<'_> {
         self.list(&[value])
     }
 
-    /// Writes a truth value to the caller's memory, as one byte.
+    /// Writes a Boolean value to the caller's memory, as one byte.
     pub(crate) fn truth(self, value: bool) -> Result<()> {
         self.value(u8::from(value))
     }
 
-    /// Writes adjacent values to the caller's memory. An empty list has size 0.
+    /// Writes adjacent values to the caller's memory. An empty list has the size 0.
     pub(crate) fn list<T: Plain>(self, values: &[T]) -> Result<()> {
         let size = size_of_val(values);
         if !self.value.is_null() {
@@ -144,30 +144,32 @@ impl Query<'_> {
             }
             let to = self.value.cast::<u8>();
             // SAFETY: all bytes of values of a plain type are initialised. The caller of
-            // `Answer::read` promises that the destination has room for `self.size` bytes, which
-            // are enough. The values belong to this adapter, so they do not overlap the
+            // `Answer::read` guarantees that the destination has room for `self.size` bytes, and
+            // `size` is at most that. The values belong to this adapter, so they do not overlap the
             // destination.
             unsafe { ptr::copy_nonoverlapping(values.as_ptr().cast(), to, size) };
         }
         self.size(size)
     }
 
-    /// Reports the size of a result that has already been written.
+    /// Reports the size of the result. The result itself was already written, or was not requested.
     pub(crate) fn size(self, size: usize) -> Result<()> {
         if !self.size_ret.is_null() {
-            // SAFETY: the pointer is valid for a write, which the caller of `Answer::read` ensured.
+            // SAFETY: the caller of `Answer::read` ensured that a non-null `size_ret` is valid for
+            // a write.
             unsafe { self.size_ret.write(size) };
         }
         Ok(())
     }
 
-    /// Returns the address and the length in bytes of the caller's memory, or `None` if the caller
-    /// only wants the size of the result.
+    /// Returns the address and the length in bytes of the caller's memory. Returns `None` if the
+    /// caller requested only the size of the result.
     pub(crate) fn place(&self) -> Option<(*mut c_void, usize)> {
         (!self.value.is_null()).then_some((self.value, self.size))
     }
 
-    /// Writes text with a terminating null byte to the caller's memory.
+    /// Writes text and a terminating null byte to the caller's memory. Null bytes within the text
+    /// are dropped.
     pub(crate) fn text(self, text: &str) -> Result<()> {
         let mut bytes: Vec<u8> = text.bytes().filter(|byte| *byte != 0).collect();
         bytes.push(0);
@@ -175,7 +177,7 @@ impl Query<'_> {
     }
 }
 
-/// Values that are copied byte by byte.
+/// A type whose values can be copied byte by byte.
 ///
 /// # Safety
 /// The type must have no padding.
@@ -183,8 +185,8 @@ pub(crate) unsafe trait Plain: Copy {}
 
 macro_rules! plain {
     ($($type:ty),* $(,)?) => {
-        // SAFETY: the types are integers, and C structs without padding that consist of integers
-        // and addresses.
+        // SAFETY: each type is an integer, or a C structure without padding that contains only
+        // integers and addresses.
         $(unsafe impl Plain for $type {})*
     };
 }
@@ -195,7 +197,7 @@ plain!(u8, u16, u32, u64, i8, i16, i32, i64, usize, isize);
 unsafe impl<T> Plain for *mut T {}
 // SAFETY: addresses have no padding.
 unsafe impl<T> Plain for *const T {}
-// SAFETY: arrays of values without padding have none either.
+// SAFETY: an array of values without padding has no padding.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 pub(crate) use plain;

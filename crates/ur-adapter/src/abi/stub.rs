@@ -1,5 +1,5 @@
-//! Entry points without an implementation. Clients treat a null entry as a broken adapter, so every
-//! entry of every table is filled.
+//! Stubs for entry points that are not implemented. Clients treat a null table entry as a sign of a
+//! broken adapter, so every entry of every table contains a function.
 
 use super::boundary::enter;
 use super::failure::Failure;
@@ -11,10 +11,10 @@ pub(crate) trait Reason: 'static {
     const TEXT: &str;
 }
 
-/// A type of table entry that can be filled with a function that returns `UNSUPPORTED_FEATURE` and
-/// a message.
+/// A type of table entry for which a stub exists. The stub returns `UNSUPPORTED_FEATURE` with the
+/// message from `R`.
 pub(crate) trait Stub<R> {
-    /// The table entry that contains the function.
+    /// The table entry that contains the stub.
     const STUB: Self;
 }
 

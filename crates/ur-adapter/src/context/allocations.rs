@@ -1,5 +1,4 @@
-//! The memory of a context to which users have pointers: allocated memory, opened memory, and
-//! registered memory.
+//! The memory of a context to which users have pointers: allocated, opened and registered memory.
 
 use super::pools::{DevicePools, Pool};
 use super::spans::{Span, Spans};
@@ -15,12 +14,13 @@ use std::ptr::{self, NonNull};
 use std::sync::{OnceLock, Weak};
 use unified_runtime_sys::{ur_device_handle_t, ur_result_t, ur_usm_type_t};
 
-/// The memory of a context to which users have pointers.
+/// The memory of a context to which users have pointers, and the default pools from which the
+/// context allocates.
 #[derive(Default)]
 pub(crate) struct Allocations {
     known: ShortLock<Spans<Allocation>>,
     pub(crate) device_pools: DevicePools,
-    /// The queue for copies that do not name a queue.
+    /// The queue for copies for which the caller does not name a queue.
     pub(crate) copies: OnceLock<crosshandle::Queue>,
 }
 
@@ -29,17 +29,17 @@ pub(crate) struct Allocation {
     pub(crate) kind: Kind,
     device: DeviceAddress,
     pool: Option<Weak<Shared<Pool>>>,
-    /// The library's memory, or `None` for memory that belongs to the user.
+    /// The memory in `crosshandle`. `None` if the memory belongs to the user.
     memory: Option<Memory>,
-    /// Whether a buffer was made from the memory or a recorded command uses it. Buffers and
-    /// recordings may keep the memory longer than any running command.
+    /// Whether a buffer was created from the memory, or a recorded command uses it. Such a buffer
+    /// or recording may keep the memory alive longer than any running command does.
     is_adopted: Cell<bool>,
 }
 
 /// An allocation with its address and length.
 pub(crate) type Known = Span<Allocation>;
 
-/// The origin of memory, and the call that releases it.
+/// The origin of memory, which determines the call that releases it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// Device memory that this context allocated. `urUSMFree` frees it.
@@ -48,15 +48,15 @@ pub(crate) enum Kind {
     Shared,
     /// Memory that was opened from a handle. `urIPCCloseMemHandleExp` closes it.
     Opened,
-    /// Memory of the user with the access that devices have. `urUSMHostAllocUnregisterExp` removes
-    /// it.
+    /// The user's memory, with the access that devices have to it. `urUSMHostAllocUnregisterExp`
+    /// unregisters it.
     Registered(Access),
-    /// Memory of the user, which `urUSMReleaseExp` removes.
+    /// The user's memory that `urUSMImportExp` added. `urUSMReleaseExp` removes it.
     Imported,
 }
 
 impl Kind {
-    /// Returns UR's type of the memory.
+    /// Returns UR's type for the memory.
     pub(crate) fn usm_type(self) -> ur_usm_type_t {
         match self {
             Self::Device | Self::Opened => ur_usm_type_t::UR_USM_TYPE_DEVICE,
@@ -70,13 +70,13 @@ impl Kind {
     }
 }
 
-/// The handle of a device of the context, or null. The context keeps the device alive.
+/// The handle of one of the context's devices, or null. The context keeps the device alive.
 #[derive(Clone, Copy)]
 struct DeviceAddress(ur_device_handle_t);
 
-// SAFETY: an address can be held and copied on any thread, because that accesses no memory.
+// SAFETY: holding or copying an address accesses no memory, so any thread may do it.
 unsafe impl Send for DeviceAddress {}
-// SAFETY: an address can be held and copied on any thread, because that accesses no memory.
+// SAFETY: holding or copying an address accesses no memory, so any thread may do it.
 unsafe impl Sync for DeviceAddress {}
 
 impl Allocation {
@@ -91,32 +91,33 @@ impl Allocation {
         }
     }
 
-    /// Marks the memory as adopted if a command that uses it is being recorded.
+    /// Marks the memory as adopted if the command that uses it is being recorded.
     fn note_recording(&self, is_recording: bool) {
         if is_recording {
             self.is_adopted.set(true);
         }
     }
 
-    /// Returns whether submitted commands use the memory. Returns `false` for memory in a buffer or
-    /// a recording, because its use is unknown.
+    /// Returns whether submitted commands use the memory. Returns `false` for adopted memory,
+    /// because the context cannot know when buffers and recordings use it.
     pub(crate) fn is_in_use(&self) -> bool {
         !self.is_adopted.get() && self.memory.as_ref().is_some_and(Memory::is_in_use)
     }
 
-    /// Returns the handle of the device, or null for host memory.
+    /// Returns the handle of the device to which the memory belongs. Returns null for host memory.
     pub(crate) fn device(&self) -> ur_device_handle_t {
         self.device.0
     }
 
-    /// Returns the pool that the memory was allocated from, if it still exists.
+    /// Returns the pool from which the memory was allocated. Returns `None` if the pool no longer
+    /// exists, or if the memory was not allocated from a pool.
     pub(crate) fn pool(&self) -> Option<Ref<Pool>> {
         self.pool.as_ref()?.upgrade()
     }
 }
 
 impl Allocations {
-    /// Adds memory, and returns its address.
+    /// Adds memory to the context, and returns the memory's address.
     #[inline]
     pub(crate) fn add(
         &self,
@@ -137,8 +138,8 @@ impl Allocations {
         start.cast()
     }
 
-    /// Adds memory that belongs to the user. Returns `false` if part of the memory is already
-    /// known.
+    /// Adds memory that belongs to the user. If part of the memory is already in the table, does
+    /// nothing and returns `false`.
     pub(crate) fn add_of_user(&self, kind: Kind, start: *const c_void, len: usize) -> bool {
         let mut known = self.known.lock();
         let is_new = !known.overlaps(start.addr(), len);
@@ -148,20 +149,20 @@ impl Allocations {
         is_new
     }
 
-    /// Removes the allocation that starts at an address, and returns it so that the caller can drop
-    /// it.
+    /// Removes the allocation that starts at an address. The caller receives the allocation and
+    /// drops it.
     ///
     /// # Errors
-    /// Returns `INVALID_MEM_OBJECT` if no allocation starts there.
+    /// Returns `INVALID_MEM_OBJECT` if no allocation starts at `start`.
     pub(crate) fn free(&self, start: *const c_void) -> Result<Allocation> {
         self.remove(start, Kind::is_allocated)
             .ok_or_else(not_allocated)
     }
 
-    /// Checks that an address is the start of an allocation.
+    /// Checks that an allocation starts at an address.
     ///
     /// # Errors
-    /// Returns the errors of [`free`](Self::free).
+    /// Returns the same errors as [`free`](Self::free).
     pub(crate) fn check_allocated(&self, start: *const c_void) -> Result<()> {
         let is_start = |offset, found: &Known| offset == 0 && found.thing.kind.is_allocated();
         match self.with(start, is_start) {
@@ -170,7 +171,7 @@ impl Allocations {
         }
     }
 
-    /// Removes the memory that starts at an address, if the filter accepts its kind.
+    /// Removes the memory that starts at an address, if `is_right` accepts the memory's kind.
     #[inline]
     pub(crate) fn remove(
         &self,
@@ -182,8 +183,8 @@ impl Allocations {
             .remove(start.addr(), |found| is_right(found.kind))
     }
 
-    /// Calls `look` with the memory that contains an address, and the offset of the address in it.
-    /// `look` must not call methods of this object, because the lock is held.
+    /// Calls `look` with the memory that contains an address, and with the offset of the address in
+    /// that memory. `look` runs while the lock is held, so it must not call methods of this object.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -195,11 +196,12 @@ impl Allocations {
         Some(look(pointer.addr() - found.start, found))
     }
 
-    /// Calls `give` with the handle of the device memory that starts at an address. `give` must not
-    /// call methods of this object, because the lock is held.
+    /// Calls `give` with a handle for the device memory that contains an address. `give` runs while
+    /// the lock is held, so it must not call methods of this object.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` if no device memory starts there.
+    /// Returns `INVALID_ARGUMENT` if the address is not in device memory that this context
+    /// allocated. Returns an error from `crosshandle` if no handle can be created.
     #[inline]
     pub(crate) fn with_handle<R>(
         &self,
@@ -226,30 +228,33 @@ impl Allocations {
         })
     }
 
-    /// Adds opened memory, and returns its address.
+    /// Adds opened memory to the context, and returns the memory's address.
     #[inline]
     pub(crate) fn add_opened(&self, device: &Shared<Device>, memory: Memory) -> *mut c_void {
         self.add(Kind::Opened, Some(device), None, memory)
     }
 
-    /// Removes the opened memory that starts at an address, and returns it so that the caller can
-    /// drop it.
+    /// Removes the opened memory that starts at an address. The caller receives the memory and
+    /// drops it.
     #[inline]
     pub(crate) fn close(&self, start: *const c_void) -> Option<impl Sized + use<>> {
         self.remove(start, |kind| kind == Kind::Opened)
     }
 
-    /// Returns memory for a command.
+    /// Returns a memory range for a command.
     ///
-    /// The command keeps known memory alive until it is done, even if the memory is freed earlier.
-    /// A recording may keep memory alive for any time. For other memory, the caller is responsible.
+    /// If this context allocated or opened the memory, the command keeps the memory alive until the
+    /// command completes, even if the user frees the memory earlier. A recorded command keeps the
+    /// memory alive as long as the recording exists. For all other memory, the caller is
+    /// responsible.
     ///
     /// # Errors
-    /// Returns `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
+    /// Returns `INVALID_NULL_POINTER` if `pointer` is null, and `INVALID_SIZE` if the range exceeds
+    /// an allocation.
     ///
     /// # Safety
-    /// The caller must uphold the contract of [`MemoryRange::from_raw_parts`], if the memory was
-    /// neither allocated nor opened in this context.
+    /// If this context neither allocated nor opened the memory, the caller must uphold the contract
+    /// of [`MemoryRange::from_raw_parts`].
     pub(crate) unsafe fn range(
         &self,
         pointer: *const c_void,
@@ -280,23 +285,24 @@ impl Allocations {
         match known {
             Some(Err(failure)) => Err(failure),
             Some(Ok(Some(range))) => Ok(range),
-            // SAFETY: this context neither allocated nor opened the memory, so the caller is
-            // responsible for it.
+            // SAFETY: this context neither allocated nor opened the memory, so the caller upholds
+            // the contract of `from_raw_parts`.
             Some(Ok(None)) | None => Ok(unsafe { MemoryRange::from_raw_parts(start, len, access) }),
         }
     }
 
-    /// Checks that memory does not exceed an allocation, as [`range`](Self::range) does.
+    /// Checks that `len` bytes at an address do not exceed the allocation that contains the
+    /// address. Accepts memory that is not in the context's table.
     ///
     /// # Errors
-    /// Returns `INVALID_SIZE` if the memory exceeds the allocation.
+    /// Returns `INVALID_SIZE` if the bytes exceed the allocation.
     pub(crate) fn check(&self, pointer: *const c_void, len: usize) -> Result<()> {
         let fits = self.with(pointer, |offset, found| len <= found.len - offset);
         fits.unwrap_or(true).then_some(()).ok_or(Failure::SIZE)
     }
 
-    /// Checks that a rectangle fits into an allocation. Its size includes the whole pitch of the
-    /// last row.
+    /// Checks that a rectangle is not larger than the allocation that contains it. The size of the
+    /// rectangle includes the whole pitch of its last row.
     ///
     /// # Errors
     /// Returns `INVALID_SIZE` if the rectangle exceeds the allocation.
@@ -319,8 +325,8 @@ impl Allocations {
         }
     }
 
-    /// Returns the memory from an address to the end of its allocation, or `None` if the address is
-    /// not in memory of this context.
+    /// Returns the memory from an address to the end of its allocation. Returns `None` if the
+    /// address is not in memory that this context allocated or opened.
     pub(crate) fn rest(&self, pointer: *const c_void, is_recording: bool) -> Option<MemoryRange> {
         self.with(pointer, |offset, found| {
             found.thing.note_recording(is_recording);
@@ -328,8 +334,8 @@ impl Allocations {
         })?
     }
 
-    /// Returns the same memory as [`rest`](Self::rest), for a buffer. The buffer may keep the
-    /// memory for any time.
+    /// Returns the memory from an address to the end of its allocation, for a buffer. Marks the
+    /// memory as adopted, because the buffer may keep it alive for any time.
     pub(crate) fn adopt(&self, pointer: *const c_void) -> Option<MemoryRange> {
         self.with(pointer, |offset, found| {
             found.thing.is_adopted.set(true);
@@ -346,6 +352,6 @@ fn rest_of(offset: usize, found: &Known) -> Option<MemoryRange> {
 fn not_allocated() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-        "this is not the start of an allocation of this context",
+        "no allocation of this context starts at this address",
     )
 }

@@ -1,4 +1,4 @@
-//! Images and views that users identify by the driver's numbers.
+//! Images and image views that users identify by the driver's numeric handles.
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
@@ -9,39 +9,39 @@ use crosshandle::{
 use std::collections::HashMap;
 use std::ffi::c_void;
 
-/// An image whose number a user has.
+/// An image for which a user has a handle.
 #[derive(Clone)]
 pub(crate) enum Known {
-    /// An image with one level.
+    /// An image with a single mipmap level.
     Image(Image),
-    /// An image with several levels.
+    /// An image with several mipmap levels.
     Levels(LevelledImage),
-    /// One level of an image, and the number of the whole image.
+    /// One mipmap level, and the handle of the image that contains it.
     Level(Image, usize),
 }
 
-/// The kind of a view.
+/// The kind of an image view.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum ViewKind {
     Sampled,
     Unsampled,
 }
 
-/// The images and views of a context, by their numbers.
+/// The images and views of a context, indexed by their handles.
 #[derive(Default)]
 pub(crate) struct BindlessImages {
     images: Lock<HashMap<usize, Known>>,
     views: Lock<HashMap<(ViewKind, u64), Vec<ImageView>>>,
-    /// Mapped memory of other graphics interfaces, by its start address.
+    /// Mapped external memory from other graphics interfaces, indexed by its start address.
     mappings: Lock<HashMap<usize, MemoryRange>>,
 }
 
 fn unknown_image() -> Failure {
-    Failure::argument("this is not an image of this context")
+    Failure::argument("no image in this context has this handle")
 }
 
 impl BindlessImages {
-    /// Adds an image, and returns its number.
+    /// Adds an image, and returns its handle.
     pub(crate) fn add(&self, image: Known) -> usize {
         let number = match &image {
             Known::Image(image) | Known::Level(image, _) => image.native().raw(),
@@ -51,69 +51,69 @@ impl BindlessImages {
         number
     }
 
-    /// Adds a level of an image, and returns its number. The same level always gets the same
-    /// number.
+    /// Adds a mipmap level of an image, and returns the level's handle. Repeated calls for the same
+    /// level return the same handle.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` if the number is not an image with several levels. Returns errors
-    /// of the library.
+    /// Returns `INVALID_ARGUMENT` if `whole` is not the handle of an image with several levels.
+    /// Returns an error from `crosshandle` if the level cannot be created.
     pub(crate) fn add_level(&self, whole: usize, level: u32) -> Result<usize> {
         let found = self.find(whole)?;
         let Known::Levels(levels) = &found else {
             return Err(Failure::argument(
-                "this image has only one level: use the image itself",
+                "this image has only one mipmap level: use the image itself",
             ));
         };
         let made = levels.level(level)?;
         let number = made.native().raw();
         let mut images = self.images.lock();
-        // Another thread may have freed the image meanwhile. The image's number is not reused while
-        // `levels` lives.
+        // Another thread may have freed the image in the meantime. The image's handle is not reused
+        // while `levels` exists.
         if !images.contains_key(&whole) {
             drop(images);
             return Err(unknown_image());
         }
         let replaced = images.insert(number, Known::Level(made, whole));
         drop(images);
-        // The replaced level is dropped after the lock is released, because the drop calls the
-        // driver.
+        // Dropping the replaced level calls the driver, so it happens after the lock is released.
         drop(replaced);
         Ok(number)
     }
 
-    /// Returns an image by its number.
+    /// Looks up an image by its handle.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` if there is no image with this number.
+    /// Returns `INVALID_ARGUMENT` if no image has this handle.
     pub(crate) fn find(&self, number: usize) -> Result<Known> {
         let found = self.images.lock().get(&number).cloned();
         found.ok_or_else(unknown_image)
     }
 
-    /// Returns an image with one level, or one level of an image.
+    /// Looks up an image with a single mipmap level, or a level of an image, by its handle.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` if the number does not belong to such an image.
+    /// Returns `INVALID_ARGUMENT` if no image has this handle, or if the image has several levels.
     pub(crate) fn find_flat(&self, number: usize) -> Result<Image> {
         match self.find(number)? {
             Known::Image(image) | Known::Level(image, _) => Ok(image),
             Known::Levels(_) => Err(Failure::argument(
-                "this image has several levels: get one of them",
+                "this image has several mipmap levels: pass the handle of one level",
             )),
         }
     }
 
-    /// Removes an image with all its levels, and returns them so that the caller can drop them.
+    /// Removes an image and all its mipmap levels. The caller receives them and drops them.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` if the number belongs to a single level or to no image.
+    /// Returns `INVALID_ARGUMENT` if no image has this handle, or if it is the handle of a single
+    /// level.
     pub(crate) fn remove(&self, number: usize) -> Result<impl Sized + use<>> {
         let mut images = self.images.lock();
         match images.get(&number) {
             None => return Err(unknown_image()),
             Some(Known::Level(..)) => {
                 return Err(Failure::argument(
-                    "this is a level of an image, which is freed with the image",
+                    "this is a mipmap level, which is freed together with its image",
                 ));
             }
             Some(Known::Image(_) | Known::Levels(_)) => {}
@@ -127,7 +127,7 @@ impl BindlessImages {
         Ok(gone)
     }
 
-    /// Adds a view, and returns its number. Views of the same image may have the same number.
+    /// Adds a view, and returns its handle. Views of the same image may have the same handle.
     pub(crate) fn add_view(&self, kind: ViewKind, view: ImageView) -> u64 {
         let number = view.number();
         let mut views = self.views.lock();
@@ -135,10 +135,10 @@ impl BindlessImages {
         number
     }
 
-    /// Removes a view, and returns it so that the caller can drop it.
+    /// Removes a view. The caller receives the view and drops it.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` if there is no view of this kind with this number.
+    /// Returns `INVALID_ARGUMENT` if no view of this kind has this handle.
     pub(crate) fn remove_view(&self, kind: ViewKind, number: u64) -> Result<ImageView> {
         let mut views = self.views.lock();
         let known = views.get_mut(&(kind, number));
@@ -146,30 +146,30 @@ impl BindlessImages {
         views.retain(|_, same| !same.is_empty());
         found.ok_or_else(|| {
             Failure::argument(match kind {
-                ViewKind::Sampled => "this is not a sampled image of this context",
-                ViewKind::Unsampled => "this is not an unsampled image of this context",
+                ViewKind::Sampled => "no sampled image in this context has this handle",
+                ViewKind::Unsampled => "no unsampled image in this context has this handle",
             })
         })
     }
 
-    /// Adds mapped memory of another graphics interface, and returns its address.
+    /// Adds mapped external memory, and returns its address.
     pub(crate) fn add_mapping(&self, range: MemoryRange) -> *mut c_void {
         let start = range.as_ptr();
         self.mappings.lock().insert(start.addr(), range);
         start.cast()
     }
 
-    /// Returns the mapped memory that starts at an address.
+    /// Returns the mapped external memory that starts at an address.
     pub(crate) fn mapping(&self, start: *const c_void) -> Option<MemoryRange> {
         self.mappings.lock().get(&start.addr()).cloned()
     }
 
-    /// Removes mapped memory, and returns it so that the caller can drop it.
+    /// Removes mapped external memory. The caller receives the memory and drops it.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` if no mapped memory starts at `start`.
+    /// Returns `INVALID_ARGUMENT` if no mapped external memory starts at `start`.
     pub(crate) fn remove_mapping(&self, start: *const c_void) -> Result<MemoryRange> {
         let found = self.mappings.lock().remove(&start.addr());
-        found.ok_or_else(|| Failure::argument("no memory of another interface is mapped here"))
+        found.ok_or_else(|| Failure::argument("no external memory is mapped at this address"))
     }
 }

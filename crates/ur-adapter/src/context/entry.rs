@@ -1,4 +1,4 @@
-//! The contexts' entry points.
+//! The entry points for contexts.
 
 use super::{Context, Deleter};
 use crate::abi::boundary::{Argument2, Call, MaybeIn, Out, entry_points};
@@ -41,7 +41,7 @@ entry_points! {
         answer(context, name, query)
     }
 
-    /// Returns the driver's context on the first device. The driver has a separate context for each
+    /// Returns the native context on the first device. The driver has a separate context for each
     /// device.
     fn get_native_handle(context: Handle<Context>, native: Out<ur_native_handle_t>) {
         let (_, inner) = context.first();
@@ -61,7 +61,8 @@ entry_points! {
     ) {
         let devices: Vec<_> = devices.iter().map(Shared::to_ref).collect();
         let context = if platform().devices().iter().any(|device| device.has_driver()) {
-            // SAFETY: the caller passes a context of the driver, and keeps it alive.
+            // SAFETY: the caller passes a native context of the driver, and keeps that context
+            // alive.
             unsafe { adopt(native, &devices) }?
         } else {
             let context = match Context::of_opencl(native, &devices)? {
@@ -85,7 +86,7 @@ entry_points! {
     }
 }
 
-/// An argument of an entry point that names the devices of a native context. If the address is
+/// An argument of an entry point that lists the devices of a native context. If the address is
 /// null, the list is empty and the count is ignored.
 struct NativeDevices;
 
@@ -124,16 +125,17 @@ fn answer(context: &Shared<Context>, name: ur_context_info_t, query: Query<'_>) 
     }
 }
 
-/// Creates a context from a native context of the driver. The program keeps the ownership of the
-/// native context, even if the call asks to transfer it, because other objects may use it and it
-/// must outlive all submitted work.
+/// Creates a context from one of the driver's native contexts.
+///
+/// The program always keeps the ownership of the native context, even if the call requests a
+/// transfer. Other objects may use the native context, and it must outlive all submitted work.
 ///
 /// # Errors
-/// Returns `INVALID_DEVICE` for devices that the native context does not have.
+/// Returns `INVALID_DEVICE` if the native context is not on all of `devices`.
 ///
 /// # Safety
-/// The caller must ensure that `native` is a context of the driver, and outlives all objects that
-/// are made from it.
+/// The caller must ensure that `native` is a context of the driver, and that it outlives all
+/// objects that are created from it.
 unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<Context> {
     let candidates = match devices {
         [] => platform().devices(),
@@ -142,7 +144,8 @@ unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<C
     let (mut adopted, mut refused) = (Vec::new(), None);
     for device in candidates {
         let options = crosshandle::ContextOptions::new();
-        // SAFETY: the caller upholds this function's contract.
+        // SAFETY: the caller ensures that `native` is a context of the driver and outlives this
+        // context.
         let context =
             unsafe { crosshandle::Context::adopt(device.inner(), of_driver(native), options) };
         match context {
@@ -151,20 +154,19 @@ unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<C
         }
     }
     match refused {
-        // The native context must be on all devices that the caller named, or on any device if the
-        // caller named none.
+        // If the caller named devices, the native context must be on all of them. Otherwise it must
+        // be on at least one device.
         _ if !adopted.is_empty() && (devices.is_empty() || adopted.len() == devices.len()) => {
             Ok(Context::on_devices(adopted))
         }
         Some(error) if devices.is_empty() => Err(error.into()),
         _ => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE,
-            "the native context is not on all of these devices",
+            "the native context does not have all of these devices",
         )),
     }
 }
 
-/// The entry points for contexts.
 pub(crate) const TABLE: ur_context_dditable_t = ur_context_dditable_t {
     pfnCreate: Some(create),
     pfnRetain: Some(retain::<Context>),

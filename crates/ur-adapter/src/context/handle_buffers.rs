@@ -1,5 +1,5 @@
-//! Buffers for the bytes of handles. The `Get` calls return a buffer to the user, who gives it back
-//! with a `Put` call.
+//! Buffers for the bytes of handles. `Get` calls return a buffer to the user, and `Put` calls
+//! return the buffer to the adapter.
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::ShortLock;
@@ -10,11 +10,12 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use unified_runtime_sys::ur_result_t;
 
-/// The handle buffers of a context. The next `Get` reuses a buffer that was given back, so `Get`
-/// and `Put` rarely allocate memory. All buffers are freed with the context.
+/// The handle buffers of a context. A `Get` call reuses a buffer that was returned by `Put`, so
+/// both calls rarely allocate or free memory. All buffers are freed with the context.
 ///
-/// A `Put` call looks up its pointer and never dereferences it. If the pointer is not a buffer in
-/// use, the result is `INVALID_VALUE`. All three `Put` calls accept handles of any kind.
+/// A `Put` call looks up its pointer and never dereferences it. If the pointer is not the address
+/// of a buffer in use, the result is `INVALID_VALUE`. All three `Put` calls accept handles of any
+/// kind.
 #[derive(Default)]
 pub(crate) struct HandleBuffers {
     buffers: ShortLock<Buffers>,
@@ -22,18 +23,18 @@ pub(crate) struct HandleBuffers {
 
 #[derive(Default)]
 struct Buffers {
-    /// Buffers that users have, by address. If a buffer has an export, the export ends when the
-    /// user gives the buffer back.
+    /// The buffers that users hold, indexed by address. If a buffer has an export, the export ends
+    /// when the user returns the buffer.
     taken: HashMap<usize, (Buffer, Option<Box<PhysicalMemoryExport>>)>,
-    /// Buffers that users have given back.
+    /// The buffers that users have returned.
     free: Vec<Buffer>,
 }
 
-/// The bytes of a handle. Users have pointers to these bytes, so the adapter never creates a Rust
-/// reference to them.
+/// A buffer for the bytes of a handle. Users have pointers to the bytes, so the adapter never
+/// creates a Rust reference to them.
 struct Buffer(NonNull<[u8; HANDLE_SIZE]>);
 
-// SAFETY: a buffer owns its memory, as a `Box` does.
+// SAFETY: a buffer exclusively owns its memory.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -44,8 +45,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: `new` got the pointer from a box, and this is the only drop of the buffer. Users
-        // of a context do not use the bytes after the context has ended.
+        // SAFETY: `new` obtained the pointer from a box, and the buffer is dropped only once. Users
+        // must not use the bytes after their context is destroyed.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -58,7 +59,7 @@ impl HandleBuffers {
     }
 
     /// Copies the handle of an export into a buffer, and returns the buffer's address for the user.
-    /// The handle becomes stale when the user gives the buffer back.
+    /// The handle becomes stale when the user returns the buffer.
     pub(crate) fn hand_out_export(&self, export: PhysicalMemoryExport) -> *mut c_void {
         let bytes = *export.handle().as_bytes();
         self.take(&bytes, Some(Box::new(export)))
@@ -73,17 +74,17 @@ impl HandleBuffers {
         let mut buffers = self.buffers.lock();
         let buffer = buffers.free.pop().unwrap_or_else(Buffer::new);
         let start = buffer.0;
-        // SAFETY: the buffer is alive and free, so no other thread accesses it.
+        // SAFETY: the buffer is alive, and no user holds it, so no other thread accesses it.
         unsafe { start.write(*bytes) };
         buffers.taken.insert(start.addr().get(), (buffer, export));
         start.as_ptr().cast()
     }
 
-    /// Accepts a buffer that the user gives back.
+    /// Takes back a buffer that the user returns.
     ///
     /// # Errors
-    /// Returns `INVALID_VALUE` if the pointer does not refer to a handle of this context, or the
-    /// handle was already returned.
+    /// Returns `INVALID_VALUE` if `data` is not the address of a buffer from this context, or if
+    /// the user has already returned the buffer.
     #[inline]
     pub(crate) fn take_back(&self, data: *const c_void) -> Result<()> {
         let mut buffers = self.buffers.lock();
@@ -94,7 +95,7 @@ impl HandleBuffers {
             )
         })?;
         buffers.free.push(buffer);
-        // The export is dropped after the lock is released, because its end may make a system call.
+        // Dropping the export may make a system call, so it happens after the lock is released.
         drop(buffers);
         drop(export);
         Ok(())

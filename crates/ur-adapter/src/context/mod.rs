@@ -1,10 +1,10 @@
-//! Contexts: their devices, and the objects that they contain.
+//! Contexts, their devices, and the objects that they contain.
 //!
-//! - `allocations`, `spans`: the memory that users of a context have pointers to.
+//! - `allocations`, `spans`: memory to which users have pointers.
 //! - `pools`: memory pools, and the default pools of devices.
-//! - `ranges`: reserved addresses.
-//! - `bindless`: images that users identify by numbers.
-//! - `handle_buffers`: the bytes of handles that users have.
+//! - `ranges`: reserved address ranges.
+//! - `bindless`: images that users identify by numeric handles.
+//! - `handle_buffers`: the bytes of handles that users hold.
 //! - `entry`: the entry points.
 
 pub(crate) mod allocations;
@@ -33,41 +33,41 @@ use unified_runtime_sys::{
     ur_context_handle_t_, ur_device_handle_t, ur_native_handle_t, ur_result_t,
 };
 
-/// A context. UR contexts that were created from the same native handle share a [`ContextState`].
+/// A UR context handle. Contexts created from one native handle share a [`ContextState`].
 pub(crate) struct Context {
     state: Arc<ContextState>,
     deleters: Lock<Vec<Deleter>>,
 }
 
-/// The devices and contents of a context.
+/// The devices of a context, and the objects that it contains.
 pub(crate) struct ContextState {
-    /// The number of the state, which is unique in this process and never reused.
+    /// The number of this state. It is unique in the process and never reused.
     pub(crate) number: u64,
-    /// The devices, each with the library's context on it.
+    /// The devices, each with its context in `crosshandle`.
     devices: Vec<(Ref<Device>, crosshandle::Context)>,
     /// USM allocations, and memory that was opened from handles.
     pub(crate) usm: Allocations,
     /// Reserved address ranges.
     pub(crate) ranges: Ranges,
-    /// The bytes of handles that users have.
+    /// Buffers with encoded handles that programs have not given back yet.
     pub(crate) handles: HandleBuffers,
-    /// Images and views that users identify by numbers.
+    /// Images and views that users identify by numeric handles.
     pub(crate) bindless: BindlessImages,
 }
 
-/// A function to call when the context ends.
+/// A function that is called when the context is destroyed.
 struct Deleter {
     function: unsafe extern "C" fn(*mut c_void),
     user_data: *mut c_void,
 }
 
-// SAFETY: the user data is only passed to the function, once. The caller of
-// `urContextSetExtendedDeleter` allows the call from any thread that releases the context last.
+// SAFETY: the adapter only passes the user data to the function, and calls the function once. The
+// caller of `urContextSetExtendedDeleter` allows this call from any thread.
 unsafe impl Send for Deleter {}
 
 static NATIVE: NativeHandles<ContextState> = NativeHandles::new();
 
-/// The living context states by number, for calls with a pointer but without a context.
+/// The living context states by number. Calls that receive a pointer but no context search them.
 static STATES: Lock<BTreeMap<u64, Weak<ContextState>>> = Lock::new(BTreeMap::new());
 
 impl ContextState {
@@ -86,20 +86,20 @@ impl ContextState {
         state
     }
 
-    /// Returns the living context states, oldest first.
+    /// Returns the living context states in the order of their creation.
     pub(crate) fn all() -> Vec<Arc<Self>> {
-        // The result is collected, so that no last `Arc` of a state ends while the lock is held:
-        // the drop of a state takes the lock.
+        // The states are collected while the lock is held, and dropped by the caller after its
+        // release. Dropping the last reference to a state acquires the lock.
         STATES.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns the context state that has this number, if it is alive.
+    /// Returns the context state with this number. Returns `None` if it no longer exists.
     pub(crate) fn find(number: u64) -> Option<Arc<Self>> {
         STATES.lock().get(&number).and_then(Weak::upgrade)
     }
 
-    /// Returns the device with this handle and the library's context on it. Returns the first
-    /// device of this context if the handle is not one of its devices.
+    /// Returns the device with this handle, and its context in `crosshandle`. If this context does
+    /// not have the device, returns its first device.
     pub(crate) fn on_or_first(
         &self,
         handle: ur_device_handle_t,
@@ -140,9 +140,9 @@ impl Context {
         }
     }
 
-    /// Creates a context for a native handle that OpenCL made, if clients expect such handles. The
-    /// new context is on the named devices, or on all devices on which the OpenCL runtime runs
-    /// kernels.
+    /// Creates a context from a native OpenCL context. Returns `None` if no device uses that OpenCL
+    /// context, or if clients do not expect OpenCL objects. The new context has the devices in
+    /// `named` that use the OpenCL context. If `named` is empty, it has all devices that do.
     fn of_opencl(native: ur_native_handle_t, named: &[Ref<Device>]) -> Result<Option<Self>> {
         let is_its = |device: &Ref<Device>| {
             let runtime = opencl_of(device.inner());
@@ -159,15 +159,15 @@ impl Context {
         Self::create(devices.into_iter()).map(Some)
     }
 
-    /// Creates a context that shares the state that a native handle stands for.
+    /// Creates a context that shares the state behind a native handle.
     ///
     /// # Errors
-    /// Returns the errors of [`NativeHandles::find`].
+    /// Returns the same errors as [`NativeHandles::find`].
     fn of_native(native: ur_native_handle_t) -> Result<Self> {
         NATIVE.find(native).map(Self::with_state)
     }
 
-    /// Returns the native handle that stands for the state if there is no driver.
+    /// Returns the native handle for the state, which is used if the device has no driver.
     fn native_of_state(&self) -> ur_native_handle_t {
         NATIVE.of(&self.state)
     }
@@ -176,17 +176,17 @@ impl Context {
         self.deleters.lock().push(deleter);
     }
 
-    /// Returns the state, which has the devices and the contents.
+    /// Returns the state, which has the devices and the contained objects.
     pub(crate) fn state(&self) -> &Arc<ContextState> {
         &self.state
     }
 
-    /// Returns the devices, in the order in which they were passed at creation.
+    /// Returns the devices in the order in which the creator of the context passed them.
     pub(crate) fn devices(&self) -> impl ExactSizeIterator<Item = &Ref<Device>> {
         self.state.devices.iter().map(|(device, _)| device)
     }
 
-    /// Returns the library's context on a device.
+    /// Returns the context in `crosshandle` for a device.
     ///
     /// # Errors
     /// Returns `INVALID_DEVICE` for a device that is not in this context.
@@ -205,7 +205,8 @@ impl Context {
             })
     }
 
-    /// Returns the first device and the library's context on it, for calls that name no device.
+    /// Returns the first device and its context in `crosshandle`. It is used by calls that name no
+    /// device.
     #[inline]
     pub(crate) fn first(&self) -> (&Ref<Device>, &crosshandle::Context) {
         let (device, context) = &self.state.devices[0];
@@ -216,8 +217,8 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         for deleter in self.deleters.get_mut().drain(..) {
-            // SAFETY: the caller of `urContextSetExtendedDeleter` guarantees that the function may
-            // be called. It is called once.
+            // SAFETY: the caller of `urContextSetExtendedDeleter` allows one call of the function
+            // with this user data when the context is destroyed.
             unsafe { (deleter.function)(deleter.user_data) };
         }
     }

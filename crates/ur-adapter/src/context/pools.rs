@@ -10,13 +10,13 @@ use std::ptr;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_context_handle_t, ur_result_t, ur_usm_pool_handle_t_};
 
-/// A memory pool.
+/// A UR handle to a memory pool, which consists of one pool for each of its devices.
 pub(crate) struct Pool {
     state: Weak<ContextState>,
     context: Weak<Shared<Context>>,
-    /// Keeps the context alive. `None` for a default pool, which the context itself keeps.
+    /// Keeps the context alive. `None` for a default pool, which the context itself owns.
     _keep: Option<Ref<Context>>,
-    /// The library's pool on each device of this pool.
+    /// The pool in `crosshandle` for each device.
     members: Vec<(Ref<Device>, MemoryPool)>,
 }
 
@@ -60,7 +60,7 @@ impl Pool {
     /// Creates a pool for all devices of a context.
     ///
     /// # Errors
-    /// Returns errors of the library.
+    /// Returns an error from `crosshandle` if a device's pool cannot be created.
     pub(crate) fn for_all_devices(
         context: &Shared<Context>,
         options: MemoryPoolOptions,
@@ -69,7 +69,7 @@ impl Pool {
         Self::create(context, devices, options, true)
     }
 
-    /// Returns the pool that is used for a device's memory if the caller names no pool.
+    /// Returns the pool that provides memory on a device if the caller names no pool.
     pub(crate) fn current_of(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -78,11 +78,11 @@ impl Pool {
         pools.current_of(context, device)
     }
 
-    /// Returns the library's pool on a device.
+    /// Returns the pool in `crosshandle` for a device.
     ///
     /// # Errors
-    /// Returns `INVALID_CONTEXT` for a pool of another context, or `INVALID_DEVICE` for a pool of
-    /// another device.
+    /// Returns `INVALID_CONTEXT` if this pool belongs to another context, or `INVALID_DEVICE` if it
+    /// is not a pool for this device.
     #[inline]
     pub(crate) fn on(&self, context: &Context, device: &Shared<Device>) -> Result<&MemoryPool> {
         if !ptr::eq(self.state.as_ptr(), Arc::as_ptr(context.state())) {
@@ -103,23 +103,23 @@ impl Pool {
             })
     }
 
-    /// Returns the library's pools, one for each device.
+    /// Returns the pools in `crosshandle`, one for each device.
     pub(crate) fn members(&self) -> impl Iterator<Item = &MemoryPool> {
         self.members.iter().map(|(_, pool)| pool)
     }
 
-    /// Returns the handle of the context, or null if the context has ended.
+    /// Returns the handle of the context. Returns null if the context no longer exists.
     pub(crate) fn context_handle(&self) -> ur_context_handle_t {
         let context = self.context.upgrade();
         context.map_or(ptr::null_mut(), |context| context.handle())
     }
 
-    /// Returns the sum over all devices of the number that `of` returns.
+    /// Calls `of` with the usage on each device, and returns the sum of the results.
     pub(crate) fn sum(&self, of: impl Fn(MemoryPoolUsage) -> usize) -> usize {
         self.members().map(|pool| of(pool.usage())).sum()
     }
 
-    /// Returns the maximum size of the pool in bytes, which is at most the size of the devices'
+    /// Returns the maximum size of the pool in bytes. It is limited to the size of the devices'
     /// memory.
     pub(crate) fn limit(&self) -> usize {
         let limits = self.members.iter().map(|(device, pool)| {
@@ -130,21 +130,21 @@ impl Pool {
     }
 }
 
-/// The default pools and the current pools of a context's devices.
+/// The default pool and the current pool of each device in a context.
 #[derive(Default)]
 pub(crate) struct DevicePools {
     devices: Lock<Vec<DevicePool>>,
 }
 
-/// The pools of a device.
+/// The default pool and the current pool of one device.
 struct DevicePool {
     device: Ref<Device>,
     default: DefaultPool,
-    /// The pool that was set as the current pool, if it still exists.
+    /// The current pool, if the user has set one and it still exists.
     set: Weak<Shared<Pool>>,
 }
 
-/// A default pool. UR has a reference to the pool as long as the context exists.
+/// A default pool. UR holds a reference to the pool as long as the context exists.
 struct DefaultPool(Ref<Pool>);
 
 impl DefaultPool {
@@ -156,14 +156,14 @@ impl DefaultPool {
 
 impl Drop for DefaultPool {
     fn drop(&mut self) {
-        // SAFETY: UR has referred to the pool since `DefaultPool::new`, and this is the only drop.
+        // SAFETY: `DefaultPool::new` gave UR a reference to the pool. It is released only here.
         let released = unsafe { release_once::<Pool>(self.0.handle()) };
         debug_assert!(released.is_ok(), "the handle is not null");
     }
 }
 
 impl DevicePools {
-    /// Calls `f` with the pools of a device. Creates the default pool first, if necessary.
+    /// Calls `f` with the pools of a device. Creates the default pool if it does not exist yet.
     fn with<R>(
         &self,
         context: &Shared<Context>,
@@ -190,7 +190,6 @@ impl DevicePools {
         Ok(f(&mut devices[place]))
     }
 
-    /// Returns the default pool of a device.
     pub(crate) fn default_of(
         &self,
         context: &Shared<Context>,
@@ -199,7 +198,7 @@ impl DevicePools {
         self.with(context, device, |pools| Ref::clone(&pools.default.0))
     }
 
-    /// Returns the current pool of a device, or its default pool if no current pool was set.
+    /// Returns the current pool of a device. If no current pool is set, returns the default pool.
     pub(crate) fn current_of(
         &self,
         context: &Shared<Context>,
@@ -214,7 +213,7 @@ impl DevicePools {
     /// Sets the current pool of a device.
     ///
     /// # Errors
-    /// Returns the errors of [`Pool::on`].
+    /// Returns the same errors as [`Pool::on`].
     pub(crate) fn set(
         &self,
         context: &Shared<Context>,
@@ -226,7 +225,6 @@ impl DevicePools {
         self.with(context, device, |pools| pools.set = pool)
     }
 
-    /// Returns whether a pool is the default pool of a device.
     pub(crate) fn is_default(&self, pool: &Shared<Pool>) -> bool {
         let devices = self.devices.lock();
         devices.iter().any(|pools| ptr::eq(&*pools.default.0, pool))

@@ -1,4 +1,4 @@
-//! The address ranges that a context has reserved.
+//! The address ranges that a context reserves.
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The address ranges that a context has reserved, indexed by their start.
+/// The reserved address ranges of a context, indexed by their start addresses.
 #[derive(Default)]
 pub(crate) struct Ranges {
     reserved: Lock<BTreeMap<usize, Arc<VirtualRange>>>,
 }
 
 impl Ranges {
-    /// Returns the range that contains `size` bytes at an address, and the offset of the address in
-    /// it.
+    /// Returns the reserved range that contains the `size` bytes at `start`. Also returns the
+    /// offset of `start` in that range.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` if there is no such range.
+    /// Returns `INVALID_ARGUMENT` if no single reserved range contains the bytes.
     pub(crate) fn find(
         &self,
         start: *const c_void,
@@ -34,22 +34,21 @@ impl Ranges {
             })
             .ok_or_else(|| {
                 Failure::argument(format!(
-                    "the {size} bytes at {start:p} are not in one range that was reserved here"
+                    "no single reserved range of this context contains the {size} bytes at {start:p}"
                 ))
             })
     }
 
-    /// Adds a range.
     pub(crate) fn add(&self, range: VirtualRange) {
         let start = range.as_ptr().addr();
         self.reserved.lock().insert(start, Arc::new(range));
     }
 
-    /// Removes the range with exactly this start and size. Returns it, so that the caller can drop
-    /// it without the lock.
+    /// Removes the reserved range with exactly this start and size. The caller receives the range,
+    /// so that it is dropped after the lock is released.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` if there is no such range.
+    /// Returns `INVALID_ARGUMENT` if no reserved range has this start and size.
     pub(crate) fn remove(&self, start: *const c_void, size: usize) -> Result<Arc<VirtualRange>> {
         let mut reserved = self.reserved.lock();
         let found = reserved.remove(&start.addr());
@@ -58,7 +57,7 @@ impl Ranges {
             other => {
                 reserved.extend(other.map(|range| (start.addr(), range)));
                 Err(Failure::argument(format!(
-                    "no range of {size} bytes at {start:p} was reserved here"
+                    "this context has not reserved a range of {size} bytes at {start:p}"
                 )))
             }
         }

@@ -1,25 +1,26 @@
-//! A table of objects that occupy addresses.
+//! A table of objects that occupy address ranges.
 
 use hashbrown::HashTable;
 
-/// A map from addresses to the objects that occupy them. Objects can be added and removed in any
-/// order. An object may have the same addresses as another object, or be inside another object.
+/// A map from addresses to the objects that occupy them. Objects may be added and removed in any
+/// order. They may occupy the same addresses, or be nested.
 ///
 /// The *class* of an object is its length, rounded up to a power of two. For each class, the
-/// addresses are divided into blocks of that size. An object then occupies the block in which it
-/// starts, and at most the next block. So a lookup searches two blocks for each class in use. Few
-/// objects start in a block, so few objects are compared. An ordered map would need less code, but
-/// would add 45 ns to opening memory and 60 ns to closing it (`docs/unified-runtime.md`).
+/// address space is divided into blocks of that size. An object occupies only the block in which it
+/// starts, and perhaps the next one. A lookup therefore searches two blocks for each class in use.
+/// Few objects start in the same block, so a lookup compares few objects. An ordered map would need
+/// less code, but would add 45 ns to opening memory and 60 ns to closing it
+/// (`docs/unified-runtime.md`).
 pub(super) struct Spans<T> {
-    /// The objects, by the block in which they start.
+    /// The objects, hashed by the block in which they start.
     things: HashTable<Span<T>>,
-    /// The number of objects of each class.
+    /// The number of objects in each class.
     counts: [u32; usize::BITS as usize + 1],
-    /// A bit for each class in use.
+    /// One bit for each class, which is set if the class has objects.
     classes: u64,
 }
 
-/// An object and the addresses that it occupies.
+/// An object, and the address range that it occupies.
 pub(crate) struct Span<T> {
     /// The first address.
     pub(crate) start: usize,
@@ -31,14 +32,14 @@ pub(crate) struct Span<T> {
 /// The smallest class: 64 bytes, which is the minimum size of allocations.
 const SMALLEST: u32 = 6;
 
-/// Returns the class of a length, as the exponent of a power of two.
+/// Returns the class of a length, as the base-2 logarithm of the rounded length.
 #[inline]
 fn class_of(len: usize) -> u32 {
     (usize::BITS - (len - 1).leading_zeros()).max(SMALLEST)
 }
 
-/// Returns the hash of the block of a class that contains an address. This multiplication suffices
-/// for addresses that allocators choose.
+/// Returns the hash of the block that contains an address, for the blocks of one class. Allocators
+/// choose the addresses, so a multiplication mixes them well enough.
 #[inline]
 fn hash_of(address: usize, class: u32) -> u64 {
     let block = (address as u64 >> class) << 6 | u64::from(class);
@@ -68,7 +69,7 @@ impl<T> Default for Spans<T> {
 }
 
 impl<T> Spans<T> {
-    /// Adds an object that occupies `len` bytes from `start` on.
+    /// Adds an object that occupies `len` bytes starting at `start`.
     #[inline(always)] // A call would copy the thing on its way.
     pub(super) fn add(&mut self, start: usize, len: usize, thing: T) {
         let class = class_of(len);
@@ -79,11 +80,11 @@ impl<T> Spans<T> {
             .insert_unique(hash_of(start, class), span, Span::hash);
     }
 
-    /// Removes an object that starts at this address and that `is_right` accepts.
+    /// Removes one object that starts at `start` and that `is_right` accepts.
     #[inline]
     pub(super) fn remove(&mut self, start: usize, is_right: impl Fn(&T) -> bool) -> Option<T> {
         for class in bits(self.classes) {
-            // The table also yields objects of other classes that have the same hash.
+            // The table may also yield objects of other classes that have the same hash.
             let is_it = |span: &Span<T>| {
                 span.start == start && class_of(span.len) == class && is_right(&span.thing)
             };
@@ -98,7 +99,7 @@ impl<T> Spans<T> {
         None
     }
 
-    /// Returns the innermost object that contains an address.
+    /// Returns the innermost object that contains an address: the one with the highest start.
     #[inline]
     pub(super) fn at(&self, address: usize) -> Option<&Span<T>> {
         let mut innermost: Option<&Span<T>> = None;
@@ -117,14 +118,15 @@ impl<T> Spans<T> {
         innermost
     }
 
-    /// Returns whether an object occupies any of these addresses. Compares all objects.
+    /// Returns whether an object occupies any of these addresses. This function compares all
+    /// objects.
     pub(super) fn overlaps(&self, start: usize, len: usize) -> bool {
         let mut all = self.things.iter();
         all.any(|span| span.contains(start) || span.start.wrapping_sub(start) < len)
     }
 }
 
-/// Returns the indexes of the bits that are set.
+/// Returns the indexes of the set bits.
 fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         (word != 0).then(|| {
@@ -139,7 +141,7 @@ fn bits(mut word: u64) -> impl Iterator<Item = u32> {
 mod tests {
     use super::*;
 
-    /// A plain list that yields the same results as [`Spans`].
+    /// A linear list with the same behaviour as [`Spans`].
     #[derive(Default)]
     struct Model(Vec<(usize, usize, u32)>);
 
@@ -151,8 +153,8 @@ mod tests {
         }
     }
 
-    /// The counts of classes are exact. The test uses so few objects that most objects are alone in
-    /// their class, and all are in the same group of the hash table, where equal hashes collide.
+    /// The count of each class is exact. The test uses so few objects that most classes have only
+    /// one object. All objects are in one group of the hash table, in which equal hashes collide.
     #[test]
     fn classes_are_counted_exactly() {
         for base in (1..5_000).map(|number| number << 21) {
@@ -172,7 +174,7 @@ mod tests {
 
     #[test]
     fn they_find_what_a_plain_list_finds() {
-        // Blocks of 100 addresses each. Every span ends at the end of its block.
+        // Each block has 100 addresses. Each span is within one block.
         let mut random = 1_u64;
         let mut next = |below: usize| {
             random = random

@@ -19,8 +19,8 @@ entry_points! {
         available: MaybeOut<u32>,
     ) {
         if description::is_reported_as_opencl() {
-            // Programs that use native handles as OpenCL objects search for an OpenCL loader in
-            // their process.
+            // Clients that use native handles as OpenCL objects look for an OpenCL loader in their
+            // process.
             opencl_cpu::load_loader();
         }
         if !adapters.is_null() {
@@ -79,14 +79,14 @@ fn answer(adapter: &Shared<Adapter>, name: ur_adapter_info_t, query: Query<'_>) 
             query.value(description::reported_backend().0)
         }
         ur_adapter_info_t::UR_ADAPTER_INFO_REFERENCE_COUNT => query.value(adapter.references()),
-        // This adapter reports version 1. The upstream adapters of a backend have the versions 1
-        // and 2.
+        // For some backends, upstream UR has two adapters, with versions 1 and 2. This adapter
+        // reports version 1.
         ur_adapter_info_t::UR_ADAPTER_INFO_VERSION => query.value(1_u32),
         _ => Err(Failure::ENUMERATION),
     }
 }
 
-/// Fails for an unknown log level.
+/// Returns `INVALID_ENUMERATION` for an unknown log level.
 fn check(level: ur_logger_level_t) -> Result<()> {
     if level.0 > ur_logger_level_t::UR_LOGGER_LEVEL_QUIET.0 {
         return Err(Failure::ENUMERATION);
@@ -94,8 +94,8 @@ fn check(level: ur_logger_level_t) -> Result<()> {
     Ok(())
 }
 
-/// The entry points for the adapter. A static keeps the adapter, so a release only changes its
-/// reference count.
+/// The entry points for the adapter. A static keeps the adapter alive, so releasing it only changes
+/// the reference count.
 pub(crate) const TABLE: ur_adapter_dditable_t = ur_adapter_dditable_t {
     pfnGet: Some(get),
     pfnRelease: Some(release::<Adapter>),

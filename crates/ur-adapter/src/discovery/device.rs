@@ -1,4 +1,4 @@
-//! The devices' entry points, except those of sub-devices.
+//! The entry points for devices, except those for sub-devices.
 
 use super::{Adapter, Device, Platform, platform};
 use super::{device_info, partition};
@@ -55,7 +55,7 @@ entry_points! {
         if count == 0 {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller passes `count` descriptions, each with a text for its target.
+        // SAFETY: the caller passes `count` descriptions, each with a null-terminated target name.
         let chosen = unsafe { choose(device, list(binaries, count as usize)?) };
         selected.put(chosen?)
     }
@@ -74,9 +74,9 @@ entry_points! {
         let device = devices
             .iter()
             .find(|device| native_of(device) == native)
-            .ok_or_else(|| Failure::argument("this is not a device's native handle"))?;
+            .ok_or_else(|| Failure::argument("this native handle does not belong to a device of this adapter"))?;
         created.put(match device.part {
-            // The returned handle of a sub-device counts as one more reference.
+            // The caller receives an additional reference to a sub-device.
             Some(_) => Shared::hand_out(Ref::clone(device)),
             None => device.handle(),
         })
@@ -87,20 +87,20 @@ entry_points! {
         on_device: MaybeOut<u64>,
         on_host: MaybeOut<u64>,
     ) {
-        // The library's timestamps of all devices use the same host clock.
+        // All devices in `crosshandle` take their timestamps from the same host clock.
         let now = device.inner.timestamp();
         let mut places = on_device.iter().chain(&on_host);
         places.try_for_each(|place| place.put(now))
     }
 
     fn wait(device: Handle<Device>) {
-        // Wait for all queues, even if a queue reports an error.
+        // Wait for all queues, even if one of them reports an error.
         let results = device.queues().into_iter().map(|queue| queue.finish());
         Ok(results.fold(Ok(()), crosshandle::Result::and)?)
     }
 }
 
-/// Returns whether a search for devices of a type includes the adapter's devices.
+/// Returns whether the adapter's devices match the requested device type.
 fn matches(kind: ur_device_type_t) -> Result<bool> {
     match kind {
         ur_device_type_t::UR_DEVICE_TYPE_DEFAULT | ur_device_type_t::UR_DEVICE_TYPE_ALL => Ok(true),
@@ -114,23 +114,24 @@ fn matches(kind: ur_device_type_t) -> Result<bool> {
     }
 }
 
-/// Returns the index of the first image for the best target of the adapter.
+/// Selects a program image for a device. Targets are tried in the adapter's order of preference.
+/// The result is the index of the first image for the best available target.
 ///
 /// # Errors
-/// Returns `INVALID_BINARY` if no image matches.
+/// Returns `INVALID_BINARY` if the device runs no kernels, or if no image has a supported target.
 ///
 /// # Safety
-/// The caller must ensure that each target is null or ends with a zero byte.
+/// The caller must ensure that each target name is null or a null-terminated string.
 unsafe fn choose(device: &Device, binaries: &[ur_device_binary_t]) -> Result<u32> {
     let refusal = |why: String| Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_BINARY, why);
     if let Err(reason) = device.inner.kernels() {
         return Err(refusal(format!(
-            "these devices run no kernels, so no image with kernels suits them: {reason}"
+            "these devices cannot run the kernels of any image: {reason}"
         )));
     }
     let suits = |binary: &ur_device_binary_t, target: &CStr| {
         let name = binary.pDeviceTargetSpec;
-        // SAFETY: the name is not null, so the caller ensures that it ends with a zero byte.
+        // SAFETY: the caller ensures that a non-null name is a null-terminated string.
         !name.is_null() && target == unsafe { CStr::from_ptr(name) }
     };
     let mut targets = description::get().program_targets.iter();
@@ -140,11 +141,11 @@ unsafe fn choose(device: &Device, binaries: &[ur_device_binary_t]) -> Result<u32
     });
     chosen
         .map(|index| index as u32)
-        .ok_or_else(|| refusal("no image has a target of these devices".into()))
+        .ok_or_else(|| refusal("no image has a target that these devices support".into()))
 }
 
-/// Returns the driver's device, the OpenCL runtime's device if clients expect that, or the device's
-/// handle.
+/// Returns the native handle of a device. If clients expect OpenCL, it is the OpenCL device.
+/// Otherwise it is the driver's device, or the UR handle if the device has no driver.
 fn native_of(device: &Shared<Device>) -> ur_native_handle_t {
     let own = device.handle() as ur_native_handle_t;
     if let Some(runtime) = opencl_of(&device.inner) {
@@ -154,7 +155,8 @@ fn native_of(device: &Shared<Device>) -> ur_native_handle_t {
     native.map_or(own, |native| native.raw())
 }
 
-/// Returns the OpenCL objects behind a device, if clients expect native handles of OpenCL.
+/// Returns the OpenCL objects behind a device. Returns `None` if clients do not expect native
+/// handles to be OpenCL objects, or if the device has no OpenCL runtime.
 pub(crate) fn opencl_of(device: &crosshandle::Device) -> Option<NativeRuntime> {
     if !description::is_reported_as_opencl() {
         return None;

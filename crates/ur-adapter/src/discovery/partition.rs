@@ -1,4 +1,4 @@
-//! Sub-devices: reference-counted parts of a device.
+//! Sub-devices, which are created by partitioning a device. Their handles are reference-counted.
 
 use super::Device;
 use crate::abi::boundary::{
@@ -20,15 +20,15 @@ use unified_runtime_sys::{
     ur_device_partition_property_t, ur_device_partition_t, ur_result_t,
 };
 
-/// The relation of a sub-device to the device that was divided.
+/// The relation of a sub-device to its parent device.
 pub(super) struct Part {
-    /// The device that was divided.
+    /// The parent device, which was partitioned.
     pub(super) whole: Ref<Device>,
-    /// The way in which the device was divided.
+    /// The way in which the parent device was partitioned.
     how: Partition,
 }
 
-/// The domains by which a device can be divided, with UR's flags.
+/// The affinity domains by which a device can be partitioned, with UR's flags.
 const DOMAINS: [(AffinityDomain, ur_device_affinity_domain_flags_t); 6] = [
     (AffinityDomain::Numa, UR_DEVICE_AFFINITY_DOMAIN_FLAG_NUMA),
     (
@@ -53,15 +53,15 @@ const DOMAINS: [(AffinityDomain, ur_device_affinity_domain_flags_t); 6] = [
     ),
 ];
 
-/// Returns UR's flag for a domain, or 0 if UR has no such flag.
+/// Returns UR's flag for an affinity domain. Returns 0 if UR has no flag for it.
 pub(super) fn flag(domain: AffinityDomain) -> ur_device_affinity_domain_flags_t {
     let found = DOMAINS.iter().find(|(known, _)| *known == domain);
     found.map_or(0, |(_, flag)| *flag)
 }
 
 impl Part {
-    /// Returns the way in which the device was divided, as pairs of UR's partition kind and a
-    /// number.
+    /// Returns the way in which the parent device was partitioned. Each pair consists of UR's
+    /// partition kind and its value.
     pub(super) fn properties(&self) -> Vec<[u32; 2]> {
         use ur_device_partition_t as kinds;
         match &self.how {
@@ -81,11 +81,12 @@ impl Part {
 }
 
 impl Device {
-    /// Divides a device.
+    /// Partitions a device into sub-devices.
     ///
     /// # Errors
-    /// Returns `UNSUPPORTED_FEATURE`, `INVALID_DEVICE_PARTITION_COUNT`, or
-    /// `DEVICE_PARTITION_FAILED`.
+    /// Returns `UNSUPPORTED_FEATURE` if the device cannot be partitioned in this way,
+    /// `INVALID_DEVICE_PARTITION_COUNT` if the counts do not fit the device, or
+    /// `DEVICE_PARTITION_FAILED` if the runtime fails.
     fn divide(whole: &Shared<Self>, how: &Partition) -> Result<Vec<Ref<Self>>> {
         let parts = whole.inner.partition(how).map_err(|error| {
             let result = match &error {
@@ -102,8 +103,8 @@ impl Device {
             }
         })?;
         let part = |inner: crosshandle::Device| {
-            // If the program requested "the next domain", the runtime reports the domain that it
-            // has chosen.
+            // For the "next partitionable" domain, the runtime chooses the domain and reports it
+            // here.
             let how = match inner.affinity() {
                 Some(domain) => Partition::ByAffinity(domain),
                 None => how.clone(),
@@ -126,10 +127,11 @@ impl Device {
     }
 }
 
-/// An argument of an entry point: a way to divide a device.
+/// An argument of an entry point that describes how to partition a device.
 ///
-/// The call fails with `INVALID_NULL_POINTER` if the properties are null, with `INVALID_VALUE` if
-/// they do not contain exactly one way, and with `INVALID_ENUMERATION` for an unknown way.
+/// The call fails with `INVALID_NULL_POINTER` if the properties are null, and with
+/// `INVALID_ENUMERATION` for an unknown partition kind. It fails with `INVALID_VALUE` if the
+/// properties do not describe exactly one partition.
 pub(super) struct Way;
 
 impl Argument for Way {
@@ -138,10 +140,10 @@ impl Argument for Way {
 
     unsafe fn read(properties: Self::C, _call: &Call) -> Result<Partition> {
         not_null(properties)?;
-        // SAFETY: the pointer is not null, so the caller ensures that it is valid.
+        // SAFETY: the caller ensures that a non-null pointer refers to valid properties.
         let properties = unsafe { &*properties };
         not_null(properties.pProperties)?;
-        // SAFETY: the caller passes `PropCount` properties.
+        // SAFETY: the caller ensures that `pProperties` points to `PropCount` properties.
         way(unsafe { list(properties.pProperties, properties.PropCount) }?)
     }
 }
@@ -152,33 +154,35 @@ fn way(properties: &[ur_device_partition_property_t]) -> Result<Partition> {
         Err(Failure::new(result, why))
     };
     let Some(first) = properties.first() else {
-        return refuse("no way to divide the device was named");
+        return refuse("the properties do not say how to partition the device");
     };
     if properties
         .iter()
         .any(|property| property.type_ != first.type_)
     {
-        return refuse("a device is divided in one way at a time");
+        return refuse("all properties must have the same partition type");
     }
-    // SAFETY: all members of the union are numbers of the same size.
+    // SAFETY: all members of the union are integers of the same size.
     let number = |property: &ur_device_partition_property_t| unsafe { property.value.count };
     Ok(match first.type_ {
         ur_device_partition_t::UR_DEVICE_PARTITION_BY_COUNTS => {
             Partition::ByCounts(properties.iter().map(number).collect())
         }
         _ if properties.len() > 1 => {
-            return refuse("only a partition by counts takes several properties");
+            return refuse("only a partition by counts may have several properties");
         }
         ur_device_partition_t::UR_DEVICE_PARTITION_EQUALLY => Partition::Equally(number(first)),
         ur_device_partition_t::UR_DEVICE_PARTITION_BY_AFFINITY_DOMAIN => {
             let mut domains = DOMAINS.iter();
             match domains.find(|(_, flag)| *flag == number(first)) {
                 Some((domain, _)) => Partition::ByAffinity(*domain),
-                None => return refuse("a device is divided by one affinity domain"),
+                None => return refuse("the properties must name exactly one affinity domain"),
             }
         }
         ur_device_partition_t::UR_DEVICE_PARTITION_BY_CSLICE => {
-            return Err(Failure::unsupported("only Intel's GPUs have slices"));
+            return Err(Failure::unsupported(
+                "only Intel GPUs can be partitioned by compute slices",
+            ));
         }
         _ => return Err(Failure::ENUMERATION),
     })
@@ -199,24 +203,26 @@ entry_points! {
     }
 }
 
-/// The entry point `Retain`. Only sub-devices are counted, because other devices never end.
+/// The entry point `Retain`. Only sub-devices are counted, because other devices are never
+/// destroyed.
 pub(super) unsafe extern "C" fn retain(handle: ur_device_handle_t) -> ur_result_t {
-    // SAFETY: the caller passes null or a device.
+    // SAFETY: the caller passes null or the handle of a living device.
     enter(
         |_| match unsafe { Shared::<Device>::from_handle(handle) }?.part {
-            // SAFETY: the caller passes a device.
+            // SAFETY: the caller passes the handle of a living device.
             Some(_) => unsafe { retain_once::<Device>(handle) },
             None => Ok(()),
         },
     )
 }
 
-/// The entry point `Release`. Only sub-devices are counted.
+/// The entry point `Release`. Only sub-devices are counted, because other devices are never
+/// destroyed.
 pub(super) unsafe extern "C" fn release(handle: ur_device_handle_t) -> ur_result_t {
-    // SAFETY: the caller passes null or a device.
+    // SAFETY: the caller passes null or the handle of a living device.
     enter(
         |_| match unsafe { Shared::<Device>::from_handle(handle) }?.part {
-            // SAFETY: the caller passes a device, and UR refers to it.
+            // SAFETY: the caller passes a device handle on which UR holds a reference.
             Some(_) => unsafe { release_once::<Device>(handle) },
             None => Ok(()),
         },
@@ -258,7 +264,7 @@ mod tests {
             let told = Part { whole, how }.properties();
             let plain = asked
                 .iter()
-                // SAFETY: all members of the union are numbers of the same size.
+                // SAFETY: all members of the union are integers of the same size.
                 .map(|property| [property.type_.0, unsafe { property.value.count }]);
             assert!(plain.eq(told));
         }

@@ -1,4 +1,4 @@
-//! The platform's entry points.
+//! The entry points for the platform.
 
 use super::device::opencl_of;
 use super::{Adapter, Device, Platform, adapter, platform};
@@ -19,7 +19,7 @@ entry_points! {
         platforms(count, first): OutList<ur_platform_handle_t>,
         available: MaybeOut<u32>,
     ) {
-        // Without devices, clients cannot use a platform.
+        // Clients cannot use a platform that has no devices.
         let exists = !platform().devices.is_empty();
         match (platforms.count, platforms.is_null()) {
             (0, false) => return Err(Failure::SIZE),
@@ -44,7 +44,8 @@ entry_points! {
         version.put(ur_api_version_t::UR_API_VERSION_CURRENT)
     }
 
-    /// Returns the driver of the first device, or the platform's own handle if there is no driver.
+    /// Returns the native handle of the first driver. If no device has a driver, returns the
+    /// platform's own handle.
     fn get_native_handle(platform: Handle<Platform>, native: Out<ur_native_handle_t>) {
         let driver = platform.devices.iter().find_map(driver_of);
         native.put(driver.unwrap_or(platform.handle() as ur_native_handle_t))
@@ -59,13 +60,13 @@ entry_points! {
         let mut drivers = platform().devices.iter().filter_map(driver_of).peekable();
         let own = platform().handle();
         let is_known = match drivers.peek() {
-            // The only platform has the devices of all drivers, so the native handle of any driver
-            // refers to it.
+            // The single platform has the devices of all drivers, so each driver's native handle
+            // refers to this platform.
             Some(_) => drivers.any(|driver| driver == native),
             None => native == own as ur_native_handle_t,
         };
         if !is_known {
-            return Err(Failure::argument("this is not a platform's native handle"));
+            return Err(Failure::argument("this native handle does not belong to a platform of this adapter"));
         }
         created.put(own)
     }
@@ -76,7 +77,7 @@ entry_points! {
         backend: Out<*const c_char>,
     ) {
         match frontend.to_bytes() {
-            // If an OpenCL runtime compiles the programs, the option has another name.
+            // An OpenCL runtime compiles the programs, and uses another name for this option.
             b"-O0" if platform.devices.iter().any(|device| device.inner.native_runtime().is_ok()) => {
                 backend.put(c"-cl-opt-disable".as_ptr())
             }
@@ -86,7 +87,7 @@ entry_points! {
     }
 }
 
-/// Writes the result of a query.
+/// Writes a property of the platform to the caller's memory.
 fn answer(name: ur_platform_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_platform_info_t::UR_PLATFORM_INFO_NAME => query.text(description::get().platform_name),
@@ -102,7 +103,8 @@ fn answer(name: ur_platform_info_t, query: Query<'_>) -> Result<()> {
     }
 }
 
-/// Returns the native handle of a device's driver, if drivers have one.
+/// Returns the native handle of a device's driver. Returns `None` if the device has no driver, or
+/// if its driver has no native handle.
 fn driver_of(device: &Ref<Device>) -> Option<ur_native_handle_t> {
     if let Some(runtime) = opencl_of(&device.inner) {
         return Some(runtime.platform);

@@ -1,7 +1,7 @@
-//! Allocating and freeing memory in the order of a queue.
+//! Allocation and release of memory in queue order.
 //!
-//! An allocation happens during the call, which returns the address. A free happens when its
-//! command runs.
+//! The allocation call allocates the memory immediately and returns its address. The memory is
+//! freed when the free command runs.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{MaybeIn, MaybeOut, Out, entry_points, not_null};
@@ -18,8 +18,8 @@ use unified_runtime_sys::{
     ur_exp_async_usm_alloc_properties_t, ur_usm_pool_handle_t,
 };
 
-/// Allocates memory, submits the command, and returns the address. If no pool is named, the memory
-/// comes from the current pool of the queue's device.
+/// Allocates memory, submits the command, and returns the address. If the caller names no pool, the
+/// memory comes from the current pool of the queue's device.
 fn enqueue(
     submission: Submission<'_>,
     command: ur_command_t,
@@ -29,7 +29,7 @@ fn enqueue(
     properties: Option<&ur_exp_async_usm_alloc_properties_t>,
 ) -> Result<*mut c_void> {
     let submission = submission
-        .not_captured("allocations cannot be recorded: each run would need memory of its own")?;
+        .not_captured("graphs cannot record allocations: each run would need its own memory")?;
     let flags = properties.map_or(0, |properties| properties.flags);
     if flags & UR_EXP_ASYNC_USM_ALLOC_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -47,7 +47,7 @@ fn enqueue(
     Ok(start)
 }
 
-/// Defines the entry points that allocate. They differ in the kind of memory.
+/// Defines the entry points that allocate memory. They differ only in the kind of memory.
 macro_rules! allocations {
     ($($name:ident: $kind:ident, $command:ident;)*) => {
         entry_points! {$(
@@ -75,8 +75,8 @@ allocations! {
 }
 
 entry_points! {
-    /// Frees memory when the command runs. The `pool` argument is ignored, because the memory has a
-    /// reference to its pool.
+    /// Frees memory when the command runs. The `pool` argument is ignored, because the adapter
+    /// knows the pool of the memory.
     pub(super) fn free(
         queue: Handle<Queue>,
         pool: ur_usm_pool_handle_t,
@@ -91,7 +91,7 @@ entry_points! {
         let address = memory.addr();
         let command = Command::call(move || {
             let freed = state.usm.free(std::ptr::without_provenance(address));
-            freed.map(drop).map_err(|_| "the memory was freed already")
+            freed.map(drop).map_err(|_| "the memory has already been freed")
         });
         submission.submit(ur_command_t::UR_COMMAND_ENQUEUE_USM_FREE_EXP, command, false)
     }

@@ -1,8 +1,8 @@
 //! Copies between images and memory.
 //!
-//! Positions and sizes of such a copy are in bytes in the first dimension, and in rows, slices or
-//! layers in the other dimensions. The caller says for each side whether it is an image or memory.
-//! The driver knows on which device each side is.
+//! In the first dimension, positions and sizes of a copy are in bytes. In the other dimensions,
+//! they are in rows, slices or layers. The caller specifies for each side whether it is an image or
+//! memory. The driver determines the device of each side.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{In, InMut, MaybeOut, entry_points, not_null};
@@ -29,7 +29,7 @@ fn wrong_size(message: &'static str) -> Failure {
     Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_SIZE, message)
 }
 
-/// A position or a size in bytes, rows, and slices or layers.
+/// A position or a size: bytes in the first dimension, then rows, then slices or layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Bytes([usize; 3]);
 
@@ -42,7 +42,7 @@ impl Bytes {
         Ok(Self([x, y, z]))
     }
 
-    /// Converts the size of a copy. Unused dimensions may be 0.
+    /// Converts the size of a copy. Unused dimensions may be 0, and become 1.
     fn of_extent(region: &ur_exp_image_copy_region_t) -> Result<Self> {
         let extent = region.copyExtent;
         let numbers = [extent.width, extent.height, extent.depth].map(usize::try_from);
@@ -55,8 +55,8 @@ impl Bytes {
         Ok(Self([x, y.max(1), z.max(1)]))
     }
 
-    /// Converts the position or size to pixels of an image. Layers follow the dimensions of the
-    /// image.
+    /// Converts the position or size to pixels of an image. In an array of one-dimensional images,
+    /// the layer is the second number.
     fn in_pixels(self, image: &ImageDescription) -> Result<[usize; 3]> {
         let Self([x, y, z]) = self;
         let pixel = image.format.pixel_bytes();
@@ -70,10 +70,10 @@ impl Bytes {
     }
 }
 
-/// Returns the part of an image that is at `offset` and has the size `extent`.
+/// Returns the part of an image that starts at `offset` and has the size `extent`.
 fn part(image: &ImageDescription, offset: Bytes, extent: Bytes) -> Result<ImagePart> {
     if image.kind == ImageKind::OneDArray && extent.0[1] > 1 {
-        return Err(wrong_size("the layers of this image are single rows"));
+        return Err(wrong_size("each layer of this image has only one row"));
     }
     let extent = extent.in_pixels(image)?;
     Ok(ImagePart {
@@ -82,18 +82,18 @@ fn part(image: &ImageDescription, offset: Bytes, extent: Bytes) -> Result<ImageP
     })
 }
 
-/// The rows and slices of memory on one side of a copy.
+/// The layout of the rows and slices on a memory side of a copy.
 struct Rows {
-    /// Bytes from the caller's pointer to the first copied byte.
+    /// The offset in bytes from the caller's pointer to the first copied byte.
     start: usize,
     pitches: Pitches,
-    /// Bytes from the first copied byte to the end of the last one.
+    /// The distance in bytes from the first copied byte to the end of the last copied byte.
     span: usize,
 }
 
 impl Rows {
-    /// Returns the location of a region in memory that is described as an image. Without a pitch,
-    /// rows are adjacent.
+    /// Returns the layout of a region in memory that is described as an image. If the description
+    /// has no row pitch, rows are adjacent.
     fn new(
         format: &ur_image_format_t,
         desc: &ur_image_desc_t,
@@ -136,8 +136,8 @@ impl Rows {
         })
     }
 
-    /// Returns the pitches for a copy between memory and an image. In an array of one-dimensional
-    /// images, the rows are one slice pitch apart.
+    /// Returns the pitches for a copy between this memory and an image. In an array of
+    /// one-dimensional images, each layer is one row, so the row pitch is the slice pitch.
     fn pitches_beside(&self, image: &ImageDescription) -> Pitches {
         match image.kind {
             ImageKind::OneDArray => Pitches {
@@ -148,14 +148,15 @@ impl Rows {
         }
     }
 
-    /// Returns the memory that the rows occupy.
+    /// Returns the memory range that contains the rows.
     ///
     /// # Errors
-    /// Returns `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
+    /// Returns `INVALID_NULL_POINTER` if `pointer` is null, and `INVALID_SIZE` if the rows exceed
+    /// an allocation.
     ///
     /// # Safety
-    /// The caller must ensure that memory that this context did not allocate is valid until the
-    /// command is done.
+    /// If the context did not allocate the memory, the caller must ensure that it is valid until
+    /// the command is complete.
     unsafe fn memory(
         &self,
         submission: &Submission<'_>,
@@ -164,8 +165,8 @@ impl Rows {
     ) -> Result<MemoryRange> {
         not_null(pointer)?;
         let state = submission.context().state();
-        // The check starts at the caller's pointer, because the address of the first copied byte
-        // could be in another allocation.
+        // The check starts at the caller's pointer, because the first copied byte could be in
+        // another allocation.
         let end = self.start.checked_add(self.span).ok_or(Failure::SIZE)?;
         state.usm.check(pointer, end)?;
         let start = pointer.wrapping_byte_add(self.start);
@@ -175,24 +176,24 @@ impl Rows {
     }
 }
 
-/// Returns the image that has this number, for a command of a queue.
+/// Looks up an image by its handle, for a command on a queue.
 fn image(submission: &Submission<'_>, number: *const c_void) -> Result<Image> {
     not_null(number)?;
     let bindless = &submission.context().state().bindless;
     bindless.find_flat(number.addr())
 }
 
-/// Fails if the image does not have the described pixel format.
+/// Returns `INVALID_ARGUMENT` if the image does not have the described pixel format.
 fn check_format(image: &Image, format: &ur_image_format_t) -> Result<()> {
     match crate::memory::image::format::format(format)? == image.description().format {
         true => Ok(()),
         false => Err(Failure::argument(
-            "the image's pixels are not what this describes",
+            "the image has another pixel format than the description",
         )),
     }
 }
 
-/// Returns the failure for a copy that the library refuses.
+/// Converts an error that `crosshandle` returns for a copy.
 fn refusal(error: Error) -> Failure {
     match error {
         Error::InvalidArgument(_) => {
@@ -202,7 +203,7 @@ fn refusal(error: Error) -> Failure {
     }
 }
 
-/// One side of a copy, as described by the caller.
+/// One side of a copy, as the caller describes it.
 struct Side<'a> {
     place: *const c_void,
     desc: &'a ur_image_desc_t,
@@ -210,11 +211,11 @@ struct Side<'a> {
     offset: Bytes,
 }
 
-/// Makes the command for a copy.
+/// Creates the command for a copy.
 ///
 /// # Safety
-/// The caller must ensure that memory that the context did not allocate is valid until the command
-/// is done.
+/// If the context did not allocate a memory side of the copy, the caller must ensure that its
+/// memory is valid until the command is complete.
 unsafe fn command(
     submission: &Submission<'_>,
     to: &Side<'_>,
@@ -288,7 +289,8 @@ entry_points! {
     ) {
         not_null(from)?;
         not_null(to)?;
-        // The driver does not need the direction, but the specification requires exactly one.
+        // The driver ignores the direction, but the specification requires exactly one direction
+        // flag.
         if !matches!(
             flags,
             UR_EXP_IMAGE_COPY_FLAG_HOST_TO_DEVICE
@@ -312,7 +314,7 @@ entry_points! {
             format: to_format,
             offset: Bytes::of_offset(region.dstOffset)?,
         };
-        // SAFETY: the caller guarantees that its own memory is valid until the command is done.
+        // SAFETY: the caller guarantees that its own memory is valid until the command is complete.
         let command = unsafe { command(&submission, &to, &from, extent, kinds) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_IMAGE_COPY, command, false)
     }
@@ -398,14 +400,14 @@ mod tests {
             rows(&flat(64), [8, 2, 0], [16, 3, 1]),
             Some([136, 144, 64, 384])
         );
-        // A region that exceeds its row pitch, and rows that exceed the address space.
+        // Invalid: a region that exceeds its row pitch, and rows that exceed the address space.
         assert_eq!(rows(&flat(64), [60, 0, 0], [8, 1, 1]), None);
         assert_eq!(rows(&flat(64), [0, usize::MAX, 0], [8, 2, 1]), None);
         assert_eq!(rows(&flat(8), [0; 3], [16, 2, 1]), None);
         assert_eq!(rows(&flat(usize::MAX), [0; 3], [16, 2, 1]), None);
         let deep = desc(kinds::UR_MEM_TYPE_IMAGE3D, [10, 6, 4], 0);
         assert_eq!(rows(&deep, [4, 1, 2], [8, 2, 2]), Some([524, 288, 40, 240]));
-        // These slices would overlap.
+        // Invalid: the copied rows exceed the slice, so slices would overlap.
         assert_eq!(rows(&deep, [0, 5, 0], [8, 2, 2]), None);
         let layers = desc(kinds::UR_MEM_TYPE_IMAGE1D_ARRAY, [10, 0, 4], 0);
         let found = Rows::new(&FORMAT, &layers, Bytes([0; 3]), Bytes([40, 1, 4])).unwrap();

@@ -1,4 +1,4 @@
-//! Commands on the host: functions, and timestamps.
+//! Commands that run on the host: host functions, native commands and timestamps.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{List, MaybeIn, MaybeOut, entry_points};
@@ -29,17 +29,18 @@ entry_points! {
         if flags & UR_EXP_HOST_TASK_FLAGS_MASK != 0 {
             return Err(Failure::ENUMERATION);
         }
-        // SAFETY: the caller allows one call of the function by a thread of the queue, as UR does.
+        // SAFETY: the caller allows one call of the function on a thread of the queue, as UR
+        // specifies.
         let function = unsafe { HostFunction::new(function, data) };
         let command = Command::call(move || function.run());
         let submission = Submission::new(queue, waits, event)?;
         submission.submit(ur_command_t::UR_COMMAND_HOST_TASK_EXP, command, false)
     }
 
-    /// Calls the function at once.
+    /// Calls the function before this entry point returns.
     ///
-    /// Commands that the function submits to the queue run after the events to wait for and before
-    /// the returned event. Buffers need no preparation, because only commands access them.
+    /// Commands that the function submits to the queue run after the wait events, and before the
+    /// returned event. Buffers need no preparation, because only commands access them.
     pub(super) fn native_command(
         queue: Handle<Queue>,
         function: ur_exp_enqueue_native_command_function_t,
@@ -55,16 +56,17 @@ entry_points! {
             return Err(Failure::ENUMERATION);
         }
         let mut submission = Submission::new(queue, waits, event)?
-            .not_captured("native commands cannot be recorded: their submissions are unknown")?
+            .not_captured("graphs cannot record native commands, because the adapter does not know what they submit")?
             .before_later();
         let inner = queue.inner();
         if inner.native().is_some() {
-            // The function may submit directly to the driver's queue, so the queue must contain the
-            // barriers.
+            // The function may submit to the driver's queue directly. The barriers must therefore
+            // be in the driver's queue.
             submission = submission.after_earlier();
         }
         inner.submit(submission.ordered(Command::marker())?)?;
-        // SAFETY: the caller guarantees that the function may be called with its data.
+        // SAFETY: the caller guarantees that the function may be called with this queue and this
+        // data.
         unsafe { function(queue.handle(), data) };
         if !submission.wants_event() {
             return Ok(());
@@ -83,7 +85,7 @@ entry_points! {
             return Err(Failure::NULL_POINTER);
         }
         let submission = Submission::new(queue, waits, event)?
-            .not_captured("timestamps cannot be recorded: the event of a node has none")?
+            .not_captured("graphs cannot record timestamps, because events of nodes have no timestamps")?
             .with_timestamps();
         let kind = ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP;
         submission.submit(kind, Command::marker(), is_blocking != 0)

@@ -1,4 +1,4 @@
-//! Commands on images.
+//! Enqueue calls on images.
 
 use super::buffer::Side;
 use super::submission::{Submission, WaitList};
@@ -17,18 +17,18 @@ use unified_runtime_sys::{
     ur_bool_t, ur_command_t, ur_event_handle_t, ur_rect_offset_t, ur_rect_region_t, ur_result_t,
 };
 
-/// The location of a part of an image in the user's memory.
+/// The layout of an image part in the user's memory.
 pub(crate) struct PartLayout(Side);
 
 impl PartLayout {
-    /// Returns the location for the given row and slice pitches. A pitch of 0 means that rows or
-    /// slices are adjacent. In an array of one-dimensional images, the rows are one slice pitch
-    /// apart.
+    /// Computes the layout for the given row and slice pitches. A pitch of 0 means that rows or
+    /// slices are adjacent. In an array of one-dimensional images, each layer is one row, so the
+    /// row pitch is `slice_pitch`.
     ///
     /// # Errors
-    /// Returns `INVALID_SIZE` for an empty part, and for pitches that are smaller than a row or
-    /// slice. Returns it also for slice pitches that are not a multiple of the row pitch, which the
-    /// library does not support.
+    /// Returns `INVALID_SIZE` if the part is empty, or if a pitch is smaller than a row or slice.
+    /// Returns it also if the slice pitch is not a multiple of the row pitch, because `crosshandle`
+    /// does not support this.
     pub(crate) fn new(
         image: &Image,
         part: &ImagePart,
@@ -54,8 +54,8 @@ impl PartLayout {
         side.map(Self).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
-                "the part is empty, or a pitch is smaller than its rows or slices, or the slices are not a whole number \
-                 of rows apart",
+                "the part is empty, a pitch is smaller than a row or slice, or the slice pitch is not a multiple of \
+                 the row pitch",
             )
         })
     }
@@ -64,14 +64,14 @@ impl PartLayout {
         self.0.pitches()
     }
 
-    /// Returns the user's memory that the part occupies.
+    /// Returns the range of the user's memory that contains the part.
     ///
     /// # Errors
     /// Returns `INVALID_NULL_POINTER` if `pointer` is null.
     ///
     /// # Safety
-    /// The caller must ensure that the rows and slices are valid until the command that uses the
-    /// range is done.
+    /// The caller must ensure that the bytes of the range are valid until the command that uses
+    /// them is complete.
     pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
         // SAFETY: the caller upholds this function's contract.
         unsafe { self.0.in_user_memory(pointer) }
@@ -93,10 +93,11 @@ fn extent(given: ur_rect_region_t) -> Result<[usize; 3]> {
     Ok(extent.map(|size| usize::try_from(size).unwrap_or(usize::MAX)))
 }
 
-/// Checks that two images, or two parts of an image, can be copied to each other.
+/// Checks that a part of one image can be copied to a place in another image, or in the same one.
 ///
 /// # Errors
-/// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` for different formats, and `OVERLAPPING_REGIONS`.
+/// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` if the formats differ, and `OVERLAPPING_REGIONS` if
+/// the two parts overlap in the same image.
 fn check_copy(from: &Image, to: &Image, part: &ImagePart, place: [usize; 3]) -> Result<()> {
     if from.inner().description().format != to.inner().description().format {
         return Err(Failure::new(
@@ -114,8 +115,8 @@ fn check_copy(from: &Image, to: &Image, part: &ImagePart, place: [usize; 3]) -> 
     Ok(())
 }
 
-/// Returns the failure for a copy that the library refuses. Everything but the bounds of the part
-/// was checked before.
+/// Converts an error that `crosshandle` returns for a copy. Only the bounds of the part have not
+/// been checked before, so an invalid argument means that the part is outside the image.
 fn refusal(error: Error) -> Failure {
     match error {
         Error::InvalidArgument(_) => {
@@ -143,7 +144,7 @@ macro_rules! user_parts {
             ) {
                 let part = ImagePart { origin: origin(first), extent: extent(region)? };
                 let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
-                // SAFETY: the caller passes memory that is valid until the command is done.
+                // SAFETY: the caller passes memory that stays valid until the command is complete.
                 let memory = unsafe { place.in_user_memory(pointer) }?;
                 let submission = Submission::new(queue, waits, event)?;
                 let image = image.for_command(&submission)?;

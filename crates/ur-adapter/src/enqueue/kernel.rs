@@ -1,4 +1,4 @@
-//! Launches of kernels.
+//! Kernel launches.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{List, MaybeOut, entry_points, not_null};
@@ -20,13 +20,15 @@ use unified_runtime_sys::{
     ur_structure_type_t,
 };
 
-/// The properties of a launch, apart from its sizes.
+/// The properties of a launch, except its sizes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Properties {
     is_cooperative: bool,
-    /// The size of a cluster in the order of SYCL, which is the reverse of the device's order.
+    /// The size of a cluster in work-groups. The dimensions are in SYCL's order, which is the
+    /// reverse of the device's order.
     cluster: Option<[u32; 3]>,
-    /// The bytes of local memory of a work-group that precede the local memory of arguments.
+    /// The size in bytes of the local memory that the launch requests in addition to its arguments.
+    /// It precedes the local memory of the arguments.
     local_memory: usize,
 }
 
@@ -34,33 +36,34 @@ impl Properties {
     /// Reads a chain of launch properties.
     ///
     /// # Errors
-    /// Returns `INVALID_ENUMERATION` for an unknown property.
+    /// Returns `INVALID_ENUMERATION` for an unknown property or an unknown flag.
     ///
     /// # Safety
-    /// The caller must uphold the contract of [`chain::each`].
+    /// The caller must uphold the contract of [`chain::each`], and each structure must match its
+    /// type.
     unsafe fn read(first: *const ur_kernel_launch_ext_properties_t) -> Result<Self> {
         let mut this = Self::default();
         // SAFETY: the caller upholds this function's contract.
         for (stype, place) in unsafe { chain::each(first.cast()) } {
             match stype {
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_EXT_PROPERTIES => {
-                    // SAFETY: the type determines the structure.
+                    // SAFETY: the caller ensures that each structure in the chain matches its type.
                     let flags =
                         unsafe { (*place.cast::<ur_kernel_launch_ext_properties_t>()).flags };
                     if flags & UR_KERNEL_LAUNCH_FLAGS_MASK != 0 {
                         return Err(Failure::ENUMERATION);
                     }
-                    // The other flag only permits an optimization that this adapter does not use.
+                    // The only other flag permits an optimization that this adapter does not use.
                     this.is_cooperative |= flags & UR_KERNEL_LAUNCH_FLAG_COOPERATIVE != 0;
                 }
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_CLUSTER_PROPERTY => {
                     let place = place.cast::<ur_kernel_launch_cluster_property_t>();
-                    // SAFETY: the type determines the structure.
+                    // SAFETY: the caller ensures that each structure in the chain matches its type.
                     this.cluster = Some(unsafe { (*place).clusterDim });
                 }
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_WORKGROUP_PROPERTY => {
                     let place = place.cast::<ur_kernel_launch_workgroup_property_t>();
-                    // SAFETY: the type determines the structure.
+                    // SAFETY: the caller ensures that each structure in the chain matches its type.
                     this.local_memory = unsafe { (*place).workgroup_mem_size };
                 }
                 _ => return Err(Failure::ENUMERATION),
@@ -70,7 +73,7 @@ impl Properties {
     }
 }
 
-/// The sizes of a launch.
+/// The sizes of a launch in work-items, and the number of its dimensions.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) dimensions: u32,
@@ -80,13 +83,15 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Reads the sizes of a launch. The offset and the local size may be null.
+    /// Reads the sizes of a launch. `offset` and `local` may be null.
     ///
     /// # Errors
-    /// Returns `INVALID_NULL_POINTER` or `INVALID_WORK_DIMENSION`.
+    /// Returns `INVALID_NULL_POINTER` if `global` is null. Returns `INVALID_WORK_DIMENSION` if
+    /// `dimensions` is not 1, 2 or 3.
     ///
     /// # Safety
-    /// The caller must ensure that each pointer is null or points to `dimensions` numbers.
+    /// The caller must ensure that each pointer is null or points to `dimensions` readable
+    /// elements.
     pub(crate) unsafe fn read(
         dimensions: u32,
         offset: *const usize,
@@ -121,11 +126,12 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        // SAFETY: the caller passes `dimensions` numbers, or null.
+        // SAFETY: each pointer is null or points to `dimensions` elements, as the caller
+        // guarantees.
         let sizes = unsafe { Sizes::read(dimensions, offset, global, local) }?;
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller passes a chain of properties and arguments that match their types. It
-        // is responsible for the kernel's use of the arguments.
+        // SAFETY: the caller passes a valid chain of properties, and arguments whose values match
+        // their types. It guarantees that the kernel may run with these arguments.
         let command = unsafe {
             let properties = Properties::read(properties)?;
             let arguments = read_arguments(&submission, arguments)?;
@@ -135,10 +141,10 @@ entry_points! {
     }
 }
 
-/// Converts an offset to the type that kernels take.
+/// Converts a launch offset to 32 bits, which kernels with an offset parameter require.
 ///
 /// # Errors
-/// Returns `INVALID_VALUE` for an offset that does not fit into 32 bits.
+/// Returns `INVALID_VALUE` if an offset does not fit into 32 bits.
 fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
     let mut narrow = [0; 3];
     for (narrow, offset) in narrow.iter_mut().zip(offset) {
@@ -152,11 +158,11 @@ fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
     Ok(narrow)
 }
 
-/// Returns the numbers of work-items for which a group size is chosen.
+/// Returns the work-item counts that the chosen group size must divide.
 ///
-/// With clusters, these are the work-items of one group in each cluster: a group size that divides
-/// them results in whole clusters. If the launch cannot be divided into clusters of this size,
-/// returns all work-items.
+/// If the launch has clusters, each count is divided by the size of the cluster. A group size that
+/// divides the results gives a whole number of clusters. If the launch cannot be divided into such
+/// clusters, returns all work-items.
 fn items_of_one(global: [usize; 3], cluster: Option<[u32; 3]>) -> [usize; 3] {
     let cluster = cluster.unwrap_or([1; 3]).map(|groups| groups as usize);
     let pairs = || global.into_iter().zip(cluster);
@@ -167,11 +173,11 @@ fn items_of_one(global: [usize; 3], cluster: Option<[u32; 3]>) -> [usize; 3] {
     [(); 3].map(|()| items.next().unwrap_or(1))
 }
 
-/// Returns the command that launches a kernel.
+/// Creates the command that launches a kernel.
 ///
 /// # Safety
 /// The caller must ensure that running the kernel with these arguments is sound until the command
-/// is done.
+/// is complete.
 pub(crate) unsafe fn launch_command(
     destination: &dyn Destination,
     kernel: &Kernel,
@@ -181,16 +187,17 @@ pub(crate) unsafe fn launch_command(
 ) -> Result<Command> {
     let device = destination.device();
     if sizes.global.contains(&0) {
-        // SYCL programs may launch a kernel without work-items.
+        // SYCL programs may launch a kernel with no work-items.
         return Ok(Command::marker());
     }
     let function = kernel.on(device)?;
     let limits = kernel.limits(device)?;
-    // Sizes are checked before arguments, so that their errors take precedence.
+    // Sizes are checked before arguments, so errors in sizes take precedence.
     if let Some(local) = sizes.local {
         limits.check(local, sizes.global)?;
     }
-    // A kernel without a variant for offsets does not use the ids of its work-items.
+    // A kernel without an offset variant does not read the ids of its work-items, so the offset has
+    // no effect.
     let (function, offset) = match &function.with_offset {
         Some(with_offset) if sizes.offset != [0; 3] => (with_offset, Some(narrow(sizes.offset)?)),
         _ => (&function.plain, None),
@@ -207,8 +214,8 @@ pub(crate) unsafe fn launch_command(
         }
     };
     let most = function.properties().dynamic_shared_memory;
-    // The local memory that the launch requests in addition to its arguments. `local_memory`
-    // already includes it if arguments are offsets into local memory.
+    // The local memory that the launch requests in addition to its arguments. If local arguments
+    // are offsets into the local memory, `local_memory` already includes it.
     let beside = if takes_local {
         properties.local_memory
     } else {
@@ -217,7 +224,9 @@ pub(crate) unsafe fn launch_command(
     if local_memory > most || beside > most {
         return Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
-            format!("{local_memory} bytes of local memory are more than the {most} of a group"),
+            format!(
+                "{local_memory} bytes of local memory exceed the {most} bytes that a work-group can have"
+            ),
         ));
     }
     let cluster = properties.cluster.map(|mut cluster| {
@@ -244,7 +253,7 @@ pub(crate) unsafe fn launch_command(
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
                 format!(
-                    "{:?} work-items are more than the device runs",
+                    "{:?} work-items exceed the limit of the device",
                     sizes.global
                 ),
             ));
@@ -269,23 +278,23 @@ pub(crate) unsafe fn launch_command(
     if let Some(cluster) = cluster {
         shape = shape.cluster(cluster);
     }
-    // SAFETY: the caller upholds this function's contract. If the driver reports the parameters,
-    // the arguments match them.
+    // SAFETY: the caller upholds this function's contract. If the driver reports the kernel's
+    // parameters, `pack` has checked the arguments against them.
     let command = unsafe { Command::launch(function, shape, packed) };
     if let Err(crosshandle::Error::InvalidArgument(_)) = &command
         && let Some(arguments) = kernel.cut_off(arguments)
     {
-        // SAFETY: the caller upholds this function's contract. The kernel takes only this many
-        // arguments.
+        // SAFETY: the caller upholds this function's contract. The remaining arguments are those
+        // that the kernel takes.
         return unsafe { launch_command(destination, kernel, sizes, properties, &arguments) };
     }
     command.map_err(|error| {
         let result = match error {
-            // The driver checks arguments last.
+            // The driver reports errors in arguments last.
             crosshandle::Error::InvalidArgument(_) if takes_local => {
                 ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE
             }
-            // Sizes and arguments were checked above, so a launch property is wrong.
+            // Sizes and arguments were checked above, so only a launch property can be wrong.
             _ => ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
         };
         Failure::from(error).with_result(result)
@@ -300,7 +309,7 @@ mod tests {
     fn chosen_groups_make_whole_clusters() {
         assert_eq!(items_of_one([32, 4, 1], None), [32, 4, 1]);
         assert_eq!(items_of_one([32, 4, 1], Some([16, 2, 1])), [2, 2, 1]);
-        // The driver refuses these cluster sizes.
+        // Cluster sizes that the driver refuses.
         for cluster in [[3, 1, 1], [0, 1, 1], [64, 1, 1]] {
             assert_eq!(items_of_one([32, 4, 1], Some(cluster)), [32, 4, 1]);
         }

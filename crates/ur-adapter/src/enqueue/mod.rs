@@ -1,5 +1,5 @@
-//! Commands. Each file has the entry points of one family. `submission` has the code that all
-//! commands share to enter their queue.
+//! Enqueue calls. Each module contains the entry points for one family of commands. `submission`
+//! contains the code by which all commands enter their queue.
 
 mod allocation;
 pub(crate) mod bindless;

@@ -1,4 +1,4 @@
-//! Entry points for waits, barriers and signals, which submit commands without work.
+//! Entry points for waits, barriers and signals. They submit commands that do no work.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{MaybeIn, MaybeOut, entry_points};

@@ -1,4 +1,4 @@
-//! Submission of commands to queues, or to the captures of queues.
+//! Submission of commands to a queue, or to the capture of that queue.
 
 use crate::abi::boundary::{Argument2, Call, OutPointer};
 use crate::abi::failure::{Failure, Result};
@@ -14,8 +14,10 @@ use crosshandle::{Command, EventOptions};
 use std::sync::Arc;
 use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
 
-/// An argument of an entry point: the events that a command waits for. The call fails with
-/// `INVALID_EVENT_WAIT_LIST` if only one of the count and the address is zero.
+/// An argument of an entry point: the events for which a command waits.
+///
+/// The call fails with `INVALID_EVENT_WAIT_LIST` if the address is null and the count is not 0. It
+/// also fails if the count is 0 and the address is not null.
 pub(crate) struct WaitList;
 
 impl Argument2 for WaitList {
@@ -35,7 +37,7 @@ impl Argument2 for WaitList {
     }
 }
 
-/// The common part of all enqueue calls: a queue, the events to wait for, and the address for the
+/// The arguments that all enqueue calls share: the queue, the wait events, and the memory for the
 /// command's event.
 pub(crate) struct Submission<'a> {
     queue: &'a Shared<Queue>,
@@ -49,10 +51,11 @@ pub(crate) struct Submission<'a> {
 }
 
 impl<'a> Submission<'a> {
-    /// Begins an enqueue call.
+    /// Collects the arguments of an enqueue call, and determines the capture that records the
+    /// command.
     ///
     /// # Errors
-    /// Returns the errors of [`Capture::of_command`].
+    /// Returns the same errors as [`Capture::of_command`].
     #[inline]
     pub(crate) fn new(
         queue: &'a Shared<Queue>,
@@ -75,15 +78,17 @@ impl<'a> Submission<'a> {
         })
     }
 
-    /// Returns the capture that records the command, if any.
+    /// Returns the capture that records the command. Returns `None` if the queue runs the command.
     pub(crate) fn capture(&self) -> Option<&Arc<Capture>> {
         self.capture.as_ref()
     }
 
-    /// Fails in a capture. Entry points call this before an action that cannot be recorded.
+    /// Checks that no capture records the command. Entry points call this function before an action
+    /// that graphs cannot record.
     ///
     /// # Errors
-    /// Returns `GRAPH_CAPTURE_UNSUPPORTED`, which invalidates the capture.
+    /// Returns `GRAPH_CAPTURE_UNSUPPORTED` if a capture records the command. The error invalidates
+    /// the capture.
     pub(crate) fn not_captured(self, why: &'static str) -> Result<Self> {
         match &self.capture {
             Some(capture) => Err(capture.refuse(why)),
@@ -91,14 +96,15 @@ impl<'a> Submission<'a> {
         }
     }
 
-    /// Orders the command after all earlier submissions.
+    /// Orders the command after all earlier submissions to the queue.
     #[inline]
     pub(super) fn after_earlier(mut self) -> Self {
         self.order.after_earlier = true;
         self
     }
 
-    /// Orders the command after all earlier submissions, unless there are events to wait for.
+    /// Orders the command after its wait events. If there are none, orders it after all earlier
+    /// submissions to the queue.
     #[inline]
     pub(super) fn after_list_or_all(self) -> Self {
         match self.waits.is_empty() {
@@ -107,29 +113,29 @@ impl<'a> Submission<'a> {
         }
     }
 
-    /// Orders all later submissions after the command.
+    /// Orders all later submissions to the queue after the command.
     #[inline]
     pub(super) fn before_later(mut self) -> Self {
         self.order.before_later = true;
         self
     }
 
-    /// Makes the event record timestamps, regardless of the queue's flags.
+    /// Makes the command's event record timestamps, regardless of the queue's flags.
     pub(crate) fn with_timestamps(mut self) -> Self {
         self.is_profiling = true;
         self
     }
 
-    /// Makes threads that wait for the event sleep at once instead of polling, if `wanted` is true.
-    /// The queue's flags can require this too.
+    /// If `wanted` is true, threads that wait for the command's event sleep immediately instead of
+    /// spinning. If the queue's flags already require this, `wanted` has no effect.
     #[inline]
     pub(crate) fn low_power(mut self, wanted: bool) -> Self {
         self.is_low_power |= wanted;
         self
     }
 
-    /// Orders the command after all earlier submissions, and ignores the events to wait for. Later
-    /// submissions do not wait for the command.
+    /// Orders the command after all earlier submissions to the queue, and discards the wait events.
+    /// Later submissions do not wait for the command.
     pub(super) fn end_of_earlier(self) -> Self {
         let (waits, order) = (HandleList::empty(), Order::default());
         let this = Self {
@@ -140,20 +146,19 @@ impl<'a> Submission<'a> {
         this.after_earlier()
     }
 
-    /// Returns the queue.
     pub(crate) fn queue(&self) -> &'a Shared<Queue> {
         self.queue
     }
 
-    /// Returns whether the caller wants an event.
+    /// Returns whether the caller requests the command's event.
     pub(crate) fn wants_event(&self) -> bool {
         self.event.is_some()
     }
 
-    /// Adds the command's order and the events that it waits for.
+    /// Applies the requested order and the wait events to a command.
     ///
     /// # Errors
-    /// Returns `IN_EVENT_LIST_EXEC_STATUS` if one of the events has already failed.
+    /// Returns `IN_EVENT_LIST_EXEC_STATUS` if a wait event has already failed.
     #[inline]
     pub(super) fn ordered(&self, mut command: Command) -> Result<Command> {
         if self.order.after_earlier {
@@ -163,7 +168,7 @@ impl<'a> Submission<'a> {
             command = command.before_later();
         }
         self.waits.iter().try_fold(command, |command, event| {
-            // A complete event is left out.
+            // A complete event needs no wait.
             let event = event.inner()?;
             let is_done = event.try_wait_submitted()?;
             Ok(if is_done {
@@ -174,8 +179,8 @@ impl<'a> Submission<'a> {
         })
     }
 
-    /// Records commands in the capture, in order. The first command follows the events to wait for.
-    /// The caller gets an event that stands for the node of the last command.
+    /// Records commands in the capture, in order. The first command follows the wait events. The
+    /// caller receives an event that represents the node of the last command.
     #[cold]
     fn record(
         &self,
@@ -193,8 +198,8 @@ impl<'a> Submission<'a> {
         place.put(Event::hand_out_captured(self.queue.to_ref(), kind, node))
     }
 
-    /// Submits the command as [`submit`](Self::submit) does, and returns its event. The event is
-    /// created even if the caller does not want it.
+    /// Submits the command, and stores its event in `kept`. The event is created even if the caller
+    /// does not request it. The command must not be captured.
     pub(crate) fn submit_and_keep(
         self,
         kind: ur_command_t,
@@ -204,14 +209,14 @@ impl<'a> Submission<'a> {
         let command = self.ordered(command)?;
         let event = self.create_event()?;
         self.queue.inner().submit(command.signal(&event))?;
-        // The event is kept even if the caller does not get it, because the command has been
-        // submitted.
+        // The event is stored before the caller receives it. If that fails, the command has been
+        // submitted all the same.
         *kept = Some(event.clone());
         self.give(kind, event, None)
     }
 
-    /// Writes the handle of the command's event to the caller's memory, if the caller wants the
-    /// event.
+    /// Writes the handle of the command's event to the caller's memory. Does nothing if the caller
+    /// does not request the event.
     fn give(
         &self,
         kind: ur_command_t,
@@ -229,12 +234,14 @@ impl<'a> Submission<'a> {
         place.put(Event::hand_out(self.queue.context().clone(), event, origin))
     }
 
-    /// Submits the command after the events to wait for, and gives the caller its event. A blocking
-    /// call returns when the command is done.
+    /// Submits the command after the wait events. If the caller requests an event, the caller
+    /// receives the command's event. If `is_blocking` is true, the function waits until the command
+    /// is complete.
     ///
     /// # Errors
-    /// Returns errors of the queue. In a capture, `GRAPH_CAPTURE_UNSUPPORTED` for a blocking call,
-    /// and the errors of [`Capture::record`].
+    /// Returns an error from `crosshandle` if the queue does not accept the command or, in a
+    /// blocking call, if the command fails. In a capture, returns `GRAPH_CAPTURE_UNSUPPORTED` for a
+    /// blocking call. Otherwise returns the same errors as [`Capture::record`].
     pub(crate) fn submit(
         self,
         kind: ur_command_t,
@@ -243,10 +250,9 @@ impl<'a> Submission<'a> {
     ) -> Result<()> {
         if let Some(capture) = &self.capture {
             return match is_blocking {
-                true => {
-                    Err(capture
-                        .refuse("a capturing queue runs no commands: submit without waiting"))
-                }
+                true => Err(capture.refuse(
+                    "a queue that is being captured runs no commands: submit without blocking",
+                )),
                 false => self.record(capture, kind, vec![command]),
             };
         }
@@ -262,7 +268,8 @@ impl<'a> Submission<'a> {
         self.give(kind, event, None)
     }
 
-    /// Submits several commands as one. They run in order, even in an out-of-order queue.
+    /// Submits several commands that together act as one. They run in order, even in an
+    /// out-of-order queue.
     pub(super) fn submit_all(self, kind: ur_command_t, mut commands: Vec<Command>) -> Result<()> {
         if let Some(capture) = &self.capture {
             return self.record(capture, kind, commands);
@@ -281,11 +288,11 @@ impl<'a> Submission<'a> {
         self.submit(kind, last.after_submitted(&step), false)
     }
 
-    /// Submits the parts of a run as if they were one command.
+    /// Submits the parts of a command buffer run, which together act as one command.
     ///
-    /// The parts run in order and after the latest run, even in an out-of-order queue. Each part
-    /// can signal an event. If the caller may query the start time, another event records the
-    /// start.
+    /// The parts run in order, even in an out-of-order queue. They start after the previous run of
+    /// the same command buffer has ended. Each part may signal an event. If the caller's event records timestamps, an additional event records
+    /// the start of the run.
     pub(super) fn submit_parts(
         self,
         kind: ur_command_t,
@@ -305,7 +312,8 @@ impl<'a> Submission<'a> {
             if index == 0 {
                 command = self.ordered(command)?;
             }
-            // If the latest run fails, this run must still start.
+            // The first part waits only for a latest run that is pending. A failed latest run must
+            // not prevent this run from starting.
             if let Some(before) = latest.as_ref()
                 && (index > 0 || matches!(before.try_wait_submitted(), Ok(false)))
             {
@@ -325,7 +333,7 @@ impl<'a> Submission<'a> {
         self.give(kind, done, began)
     }
 
-    /// Creates an event for one command.
+    /// Creates an event that a command of this submission signals.
     pub(super) fn create_event(&self) -> Result<crosshandle::Event> {
         let options = EventOptions::new()
             .shareable(false)
@@ -335,15 +343,16 @@ impl<'a> Submission<'a> {
         Ok(context.create_event_with(options)?)
     }
 
-    /// Submits a barrier after the events to wait for. The barrier signals the caller's event.
+    /// Submits a barrier that waits for the wait events and signals `event`.
     ///
     /// # Errors
-    /// Returns errors of the queue, and `GRAPH_CAPTURE_UNSUPPORTED` in a capture.
+    /// Returns an error from `crosshandle` if the queue does not accept the barrier. Returns
+    /// `GRAPH_CAPTURE_UNSUPPORTED` if a capture would record it.
     #[inline]
     pub(super) fn signal(self, event: &Event) -> Result<()> {
         if let Some(capture) = &self.capture {
             return Err(capture.refuse(
-                "nodes cannot signal events: signal the event after the graph's runs, with a barrier",
+                "graph nodes cannot signal events: enqueue a barrier after the graph that signals the event",
             ));
         }
         let inner = event.inner()?;

@@ -1,4 +1,4 @@
-//! Commands on unified shared memory: copies, fills, and hints.
+//! Enqueue calls on unified shared memory: copies, fills and hints.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{MaybeOut, entry_points, list, not_null};
@@ -13,15 +13,17 @@ use unified_runtime_sys::{
     ur_event_handle_t, ur_usm_advice_flags_t, ur_usm_migration_flags_t,
 };
 
-/// Returns memory of an allocation, or any other memory that the device can access.
+/// Returns a memory range for a command. The memory belongs to an allocation of the context, or is
+/// other memory that the device can access.
 ///
 /// # Errors
-/// Returns `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
+/// Returns `INVALID_NULL_POINTER` if `start` is null, and `INVALID_SIZE` if the range exceeds an
+/// allocation.
 ///
 /// # Safety
 /// The caller must uphold the contract of
 /// [`Allocations::range`](crate::context::allocations::Allocations::range). Memory outside the
-/// context's allocations must stay valid until the command is done.
+/// context's allocations must stay valid until the command is complete.
 pub(super) unsafe fn range(
     destination: &dyn Destination,
     start: *const c_void,
@@ -37,7 +39,7 @@ pub(super) unsafe fn range(
     }
 }
 
-/// Checks that memory does not exceed an allocation.
+/// Checks that a memory range is not empty and does not exceed an allocation.
 fn check_range(destination: &dyn Destination, start: *const c_void, len: usize) -> Result<()> {
     not_null(start)?;
     if len == 0 {
@@ -46,13 +48,13 @@ fn check_range(destination: &dyn Destination, start: *const c_void, len: usize) 
     destination.context().state().usm.check(start, len)
 }
 
-/// Returns the command that copies memory.
+/// Creates a command that copies memory.
 ///
 /// # Errors
-/// Returns the errors of [`range`], and `INVALID_SIZE` if the size is 0.
+/// Returns the same errors as [`range`], and `INVALID_SIZE` if `size` is 0.
 ///
 /// # Safety
-/// The caller must uphold the contract of [`range`], for both ranges.
+/// The caller must uphold the contract of [`range`] for both memory ranges.
 pub(crate) unsafe fn copy_command(
     destination: &dyn Destination,
     to: *mut c_void,
@@ -72,15 +74,15 @@ pub(crate) unsafe fn copy_command(
     Ok(Command::copy(from, to)?)
 }
 
-/// Returns the command that fills memory with a pattern.
+/// Creates a command that fills memory with a repeated pattern.
 ///
 /// # Errors
-/// Returns the errors of [`range`], and `INVALID_SIZE` if the size is not a multiple of the
-/// pattern's size.
+/// Returns the same errors as [`range`]. Returns `INVALID_NULL_POINTER` if `pattern` is null.
+/// Returns `INVALID_SIZE` if a size is 0, or if `size` is not a multiple of `pattern_size`.
 ///
 /// # Safety
-/// The caller must uphold the contract of [`range`], and the pattern must have `pattern_size`
-/// bytes.
+/// The caller must uphold the contract of [`range`]. A non-null `pattern` must point to
+/// `pattern_size` readable bytes.
 pub(crate) unsafe fn fill_command(
     destination: &dyn Destination,
     start: *mut c_void,
@@ -99,13 +101,14 @@ pub(crate) unsafe fn fill_command(
     Ok(Command::fill(to, pattern)?)
 }
 
-/// Returns the command for a prefetch or for advice.
+/// Creates the command for a prefetch or for advice.
 ///
-/// `unknown` contains the flags that do not exist in this call. The memory is already in the best
-/// place, so the command does nothing except to keep its place in the order.
+/// The command does no work, because memory never moves. It only takes part in the order of the
+/// queue. `unknown` contains the flags that the call does not support.
 ///
 /// # Errors
-/// Returns `INVALID_NULL_POINTER`, `INVALID_ENUMERATION`, or `INVALID_SIZE`.
+/// Returns `INVALID_NULL_POINTER` if `start` is null, and `INVALID_ENUMERATION` if `unknown` is not
+/// 0. Returns `INVALID_SIZE` if `size` is 0 or the memory exceeds its allocation.
 pub(crate) fn hint_command(
     destination: &dyn Destination,
     start: *const c_void,
@@ -131,7 +134,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller guarantees that the memory is valid until the command is done.
+        // SAFETY: the caller guarantees that its memory stays valid until the command is complete.
         let command = unsafe { copy_command(&submission, to, from, size) }?;
         submission.submit(ur_command_t::UR_COMMAND_USM_MEMCPY, command, is_blocking != 0)
     }
@@ -146,8 +149,8 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller guarantees that the memory is valid until the command is done, and
-        // passes a pattern of `pattern_size` bytes.
+        // SAFETY: the caller guarantees that its memory stays valid until the command is complete.
+        // It passes null or a pattern of `pattern_size` bytes.
         let command = unsafe { fill_command(&submission, start, pattern, pattern_size, size) }?;
         submission.submit(ur_command_t::UR_COMMAND_USM_FILL, command, false)
     }

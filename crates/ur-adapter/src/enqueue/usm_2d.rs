@@ -1,4 +1,4 @@
-//! Commands on rectangles of unified shared memory.
+//! Enqueue calls on rectangles in unified shared memory.
 
 use super::submission::{Submission, WaitList};
 use super::usm::range;
@@ -10,12 +10,12 @@ use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::c_void;
 use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t};
 
-/// Returns the number of bytes from the start of the first row to the end of the last row. `height`
-/// is positive.
+/// Returns the distance in bytes from the start of the first row to the end of the last row.
+/// `height` must be positive.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE` for a pitch that is 0 or smaller than the width, or if the result exceeds
-/// the address space.
+/// Returns `INVALID_SIZE` if the pitch is 0 or smaller than the width, or if the result exceeds the
+/// address space.
 fn span(pitch: usize, width: usize, height: usize) -> Result<usize> {
     if pitch == 0 || pitch < width {
         return Err(Failure::SIZE);
@@ -26,11 +26,11 @@ fn span(pitch: usize, width: usize, height: usize) -> Result<usize> {
         .ok_or(Failure::SIZE)
 }
 
-/// Returns the memory of the rows of a rectangle.
+/// Returns the memory range that contains the rows of a rectangle.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE` if the rows including their pitch exceed the allocation, and the errors
-/// of [`span`].
+/// Returns `INVALID_NULL_POINTER` if `start` is null. Returns `INVALID_SIZE` if `height` rows of
+/// `pitch` bytes exceed the allocation. Otherwise returns the same errors as [`span`].
 ///
 /// # Safety
 /// The caller must uphold the contract of [`range`].
@@ -67,7 +67,7 @@ entry_points! {
             return Err(Failure::SIZE);
         }
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller guarantees that the memory is valid until the command is done.
+        // SAFETY: the caller guarantees that its memory stays valid until the command is complete.
         let (to, from) = unsafe {
             (
                 rows(&submission, to, (to_pitch, width, height), Access::ReadWrite)?,
@@ -99,7 +99,7 @@ entry_points! {
             return Err(Failure::SIZE);
         }
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller guarantees that the memory is valid until the command is done.
+        // SAFETY: the caller guarantees that its memory stays valid until the command is complete.
         let to = unsafe { rows(&submission, start, (pitch, width, height), Access::ReadWrite) }?;
         // SAFETY: the caller passes a pattern of `pattern_size` bytes.
         let pattern = unsafe { list(pattern.cast(), pattern_size) }?;
@@ -108,7 +108,7 @@ entry_points! {
     }
 }
 
-/// The rows of a rectangle in memory.
+/// A rectangle in memory: its memory range, and its sizes in bytes and rows.
 struct Rows {
     to: MemoryRange,
     pitch: usize,
@@ -117,14 +117,15 @@ struct Rows {
 }
 
 impl Rows {
-    /// Fills the rows with a repeated pattern, as if they were adjacent.
+    /// Fills the rectangle with a repeated pattern. The pattern continues from the end of each row
+    /// at the start of the next row.
     fn fill(self, submission: Submission<'_>, pattern: &[u8]) -> Result<()> {
         let kind = ur_command_t::UR_COMMAND_USM_FILL_2D;
         if self.pitch == self.width {
             return submission.submit(kind, Command::fill(self.to, pattern)?, false);
         }
-        // The pattern starts at the beginning of a row again after `kinds` rows. One command fills
-        // all rows that get the same part of the pattern.
+        // After `kinds` rows, the pattern again starts at the beginning of a row. All rows that
+        // contain the same part of the pattern are filled by one command.
         let kinds = repeating_rows(self.width, pattern.len()).min(self.height);
         let bytes: Vec<u8> = match kinds {
             1 => pattern.to_vec(),
@@ -141,7 +142,7 @@ impl Rows {
         submission.submit_all(kind, commands)
     }
 
-    /// Returns the command that fills every `step`-th row, starting at row `first`.
+    /// Creates the command that fills every `step`-th row, starting with row `first`.
     fn fill_every(&self, step: usize, first: usize, pattern: &[u8]) -> Result<Command> {
         let start = first * self.pitch;
         let to = self.to.range(start..)?;
@@ -151,8 +152,8 @@ impl Rows {
     }
 }
 
-/// Returns the number of rows after which a pattern starts at the beginning of a row again. The
-/// size of the pattern is a power of two.
+/// Returns the number of rows after which the pattern again starts at the beginning of a row.
+/// `pattern_size` must be a power of two.
 fn repeating_rows(width: usize, pattern_size: usize) -> usize {
     let common = 1 << width.trailing_zeros().min(pattern_size.trailing_zeros());
     pattern_size / common
@@ -180,7 +181,8 @@ mod tests {
         let (queue, from, to) = (scene.queue, memory(), memory());
         let copy = |to_pitch, from_pitch, height| {
             let (width, event) = (50, null_mut());
-            // SAFETY: the handles are alive, and the memory belongs to an allocation.
+            // SAFETY: the handles are alive, and both addresses are in allocations that outlive the
+            // command.
             unsafe {
                 memcpy(
                     queue,
@@ -199,8 +201,8 @@ mod tests {
         };
         let fill = |pitch, height| {
             let (width, pattern, event) = (50, [1_u8].as_ptr().cast(), null_mut());
-            // SAFETY: the handles are alive, the memory belongs to an allocation, and the pattern
-            // is a constant.
+            // SAFETY: the handles are alive, the address is in an allocation that outlives the
+            // command, and the pattern is a constant.
             unsafe {
                 fill(
                     queue,
@@ -219,7 +221,7 @@ mod tests {
         let ok = ur_result_t::UR_RESULT_SUCCESS;
         let size = ur_result_t::UR_RESULT_ERROR_INVALID_SIZE;
         assert_eq!((copy(100, 100, 4), fill(100, 4)), (ok, ok));
-        // These copies are refused only because the last row counts with its padding.
+        // These copies are refused only because the size of the last row includes its padding.
         assert_eq!((copy(101, 100, 4), copy(100, 101, 4)), (size, size));
         assert_eq!((copy(401, 100, 1), copy(100, 401, 1)), (size, size));
         assert_eq!((fill(101, 4), fill(401, 1)), (size, size));

@@ -1,4 +1,4 @@
-//! Commands on global variables of programs.
+//! Enqueue calls on global variables in programs.
 
 use super::submission::{Submission, WaitList};
 use super::usm::range;
@@ -11,10 +11,10 @@ use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::c_void;
 use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t, ur_result_t};
 
-/// Returns the memory of a part of a program's global variable.
+/// Returns the memory of a part of a global variable in a program.
 ///
 /// # Errors
-/// Returns `INVALID_VALUE` if the variable does not exist or is too small.
+/// Returns `INVALID_VALUE` if the variable does not exist or the part exceeds it.
 fn part(
     submission: &Submission<'_>,
     program: &Program,
@@ -46,7 +46,7 @@ entry_points! {
         not_null(from)?;
         let submission = Submission::new(queue, waits, event)?;
         let to = part(&submission, program, &name.to_string_lossy(), offset, len)?;
-        // SAFETY: the caller guarantees that the memory is valid until the command is done.
+        // SAFETY: the caller guarantees that its memory stays valid until the command is complete.
         let from = unsafe { range(&submission, from, len, Access::ReadOnly) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_WRITE;
         submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)
@@ -66,7 +66,7 @@ entry_points! {
         not_null(to)?;
         let submission = Submission::new(queue, waits, event)?;
         let from = part(&submission, program, &name.to_string_lossy(), offset, len)?;
-        // SAFETY: the caller guarantees that the memory is valid until the command is done.
+        // SAFETY: the caller guarantees that its memory stays valid until the command is complete.
         let to = unsafe { range(&submission, to, len, Access::ReadWrite) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_READ;
         submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)

@@ -1,14 +1,14 @@
 //! Callbacks for events.
 //!
-//! The library waits for the event, and calls the functions of the process one after another on a
-//! background thread. No lock is held during a call, so a function may call the adapter, release
+//! `crosshandle` waits for the event, and calls the program's functions one after another on a
+//! background thread. It holds no lock during a call, so a function may call the adapter, release
 //! the event, or set another callback. A function that blocks delays the other functions. The
-//! callback is triggered by everything that ends a wait for the event: its signal, a failed
-//! command, or the death of the process that should signal.
+//! callback runs when a wait for the event would end: after the signal, after a failure of the
+//! command, or after the death of the process that should signal.
 //!
-//! Callbacks do not prevent the process from ending, or the program from releasing other objects. A
-//! callback keeps its event, and the event keeps the objects that it needs. A function that is
-//! still due when the process ends may be called during that time, or not at all.
+//! Callbacks prevent neither the exit of the process nor the release of other objects. A callback
+//! holds a reference to its event, and the event holds references to the objects that it needs. A
+//! callback that is still pending when the process exits may run during the exit or not at all.
 
 use super::Event;
 use crate::abi::boundary::entry_points;
@@ -19,20 +19,20 @@ use unified_runtime_sys::{
     ur_event_callback_t, ur_event_handle_t, ur_event_status_t, ur_execution_info_t, ur_result_t,
 };
 
-/// A function to call when an event reaches a status.
+/// A function that is called when an event reaches a status.
 struct Callback {
-    /// The event, which is kept alive until the function has returned, even if the caller releases
-    /// it.
+    /// The event. The callback keeps it alive until the function returns, even if the caller
+    /// releases it earlier.
     event: Ref<Event>,
-    /// The number of the latest signal when the callback was set.
+    /// The number of the signal that was the latest when the callback was set.
     signal: u64,
     status: ur_execution_info_t,
     function: unsafe extern "C" fn(ur_event_handle_t, ur_execution_info_t, *mut c_void),
     user_data: *mut c_void,
 }
 
-// SAFETY: the user data is only passed to the function. The caller of `urEventSetCallback` allows
-// the call on any thread, as UR requires.
+// SAFETY: the adapter only passes the user data to the function. The caller of `urEventSetCallback`
+// allows the call on any thread, as UR requires.
 unsafe impl Send for Callback {}
 
 entry_points! {
@@ -49,7 +49,7 @@ entry_points! {
         if status == ur_execution_info_t::UR_EXECUTION_INFO_QUEUED {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_ENUMERATION,
-                "every event is queued from the start",
+                "an event is always at least queued, so this status needs no callback",
             ));
         }
         let callback = Callback {
@@ -64,16 +64,17 @@ entry_points! {
 }
 
 impl Callback {
-    /// Arranges that the function is called when the event has the status.
+    /// Registers the callback with the event.
     ///
     /// # Errors
-    /// Returns `OUT_OF_RESOURCES` if the system cannot start a thread that awaits the event. In
-    /// this case the function is never called.
+    /// Returns `OUT_OF_RESOURCES` if the system cannot start the thread that waits for the event.
+    /// In this case the function is never called. Returns `GRAPH_INTERNAL_EVENT` for an event of a
+    /// captured command.
     fn set(self) -> Result<()> {
         let event = self.event.inner()?.clone();
         let inner = event.clone();
         let awaited = match self.is_early() {
-            // Signal 0 is always complete, so the function is called soon.
+            // Signal 0 is always complete, so the function is called as soon as possible.
             true => 0,
             false => self.signal,
         };
@@ -89,11 +90,10 @@ impl Callback {
         Ok(())
     }
 
-    /// Returns whether the event already has the requested status, although its signal may be
-    /// incomplete.
+    /// Returns whether the event already has the requested status, even if its signal is pending.
     ///
-    /// No thread is notified when a command starts. So a command that has not started yet reports
-    /// the status when it is complete.
+    /// Nothing notifies the adapter when a command starts. Therefore, if a command has not started
+    /// yet, its `RUNNING` callback is called when the command is complete.
     fn is_early(&self) -> bool {
         match self.status {
             ur_execution_info_t::UR_EXECUTION_INFO_SUBMITTED => true,
@@ -102,14 +102,14 @@ impl Callback {
         }
     }
 
-    /// Calls the function with the result of the awaited signal.
+    /// Calls the function. The status that it receives depends on the result of the awaited signal.
     fn call(self, result: crosshandle::Result<()>) {
         let status = match result {
             Ok(()) => self.status,
             Err(_) => ur_execution_info_t(ur_event_status_t::UR_EVENT_STATUS_ERROR.0),
         };
         // SAFETY: the caller of `urEventSetCallback` guarantees that the function may be called
-        // with its data. The event is kept until the function returns.
+        // with this user data. `self` keeps the event alive until the function returns.
         unsafe { (self.function)(self.event.handle(), status, self.user_data) };
     }
 }
@@ -135,25 +135,26 @@ mod tests {
 
     type Called = Sender<(ur_execution_info_t, Option<String>)>;
 
-    /// Tells the test that the callback was called.
+    /// Reports to the test that the callback was called.
     unsafe extern "C" fn report(
         _event: ur_event_handle_t,
         status: ur_execution_info_t,
         data: *mut c_void,
     ) {
-        // SAFETY: the test passes a sender, which it keeps.
+        // SAFETY: the data is the address of a sender that the test keeps alive.
         let called = unsafe { &*data.cast::<Called>().cast_const() };
         let name = thread::current().name().map(str::to_owned);
         called.send((status, name)).expect("the test listens");
     }
 
-    /// Sets another callback, releases the event, and tells the test that the callback was called.
+    /// Sets another callback, releases the event, and reports the call to the test.
     unsafe extern "C" fn again(
         event: ur_event_handle_t,
         status: ur_execution_info_t,
         data: *mut c_void,
     ) {
-        // SAFETY: the event is alive, and UR has one reference to it. The data is passed on.
+        // SAFETY: the event is alive, and UR holds a reference to it. `data` satisfies the contract
+        // of `report`.
         unsafe {
             check(set(event, COMPLETE, Some(report), data));
             check(release::<Event>(event));
@@ -167,8 +168,8 @@ mod tests {
         let (called, calls) = channel();
         let called: Called = called;
         let data = from_ref(&called).cast_mut().cast();
-        // With a long pause, the background thread that calls the functions ends between two
-        // rounds.
+        // The long pause lets the background thread that calls the functions exit before the next
+        // round.
         for pause in [Duration::ZERO, Duration::from_millis(20), Duration::ZERO] {
             let options = EventOptions::new().shareable(false);
             let context = scene.context();
@@ -177,7 +178,7 @@ mod tests {
             let signal = Command::marker().signal(&inner);
             scene.queue().inner().submit(signal).unwrap();
             let event = Event::hand_out(context.to_ref(), inner, Origin::Reusable(Kind::Plain));
-            // SAFETY: the event is alive, and released by `again`.
+            // SAFETY: the event is alive until `again` releases it.
             unsafe {
                 check(set(event, COMPLETE, Some(report), data));
                 check(set(event, COMPLETE, Some(again), data));
@@ -197,7 +198,7 @@ mod tests {
         }
         assert!(calls.try_recv().is_err());
     }
-    /// Returns an event that a command of the scene's queue signals.
+    /// Submits a command to the scene's queue, and returns an event that the command signals.
     fn event_of(scene: &Scene, command: Command, options: EventOptions) -> ur_event_handle_t {
         let context = scene.context();
         let options = options.shareable(false);
@@ -216,13 +217,13 @@ mod tests {
         Sender<(usize, ur_event_handle_t, ur_execution_info_t)>,
     );
 
-    /// Tells the test which callback was called.
+    /// Reports the number of the callback to the test.
     unsafe extern "C" fn report_number(
         event: ur_event_handle_t,
         status: ur_execution_info_t,
         data: *mut c_void,
     ) {
-        // SAFETY: the test passes a number and a sender, which it keeps.
+        // SAFETY: the data is the address of a `Numbered` that the test keeps alive.
         let (number, called) = unsafe { &*data.cast::<Numbered>().cast_const() };
         called
             .send((*number, event, status))
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn each_of_many_functions_is_called_once() {
-        // The number of events is greater than the number that one system call can wait for.
+        // More events than one system call can wait for.
         const EVENTS: usize = 300;
         let scene = Scene::new();
         let (called, calls) = channel();
@@ -243,7 +244,7 @@ mod tests {
             .map(|numbered| {
                 let event = event_of(&scene, Command::marker(), EventOptions::new());
                 let data = from_ref(numbered).cast_mut().cast();
-                // SAFETY: the event is alive, and kept by the callback.
+                // SAFETY: the event is alive. After its release here, the callback keeps it alive.
                 unsafe {
                     check(set(event, COMPLETE, Some(report_number), data));
                     check(release::<Event>(event));
@@ -308,8 +309,8 @@ mod tests {
             has_started.recv_timeout(SOON).unwrap();
             check(set(event, COMPLETE, Some(report), data));
             check(set(event, RUNNING, Some(report), data));
-            // This is the status that was passed to the callback that was set while the command
-            // ran.
+            // Only the callback that was set while the command was running receives this status
+            // now.
             assert_eq!(status_of(&calls), RUNNING);
             assert!(calls.try_recv().is_err(), "the command has not ended");
             drop(end);

@@ -1,4 +1,4 @@
-//! Creating reusable events.
+//! Creation of reusable events.
 
 use super::{Event, Kind, Origin};
 use crate::abi::boundary::{In, Out, entry_points};
@@ -14,8 +14,8 @@ use unified_runtime_sys::{
     ur_event_handle_t, ur_exp_event_desc_t, ur_exp_event_flags_t, ur_result_t, ur_structure_type_t,
 };
 
-/// `ur_exp_event_sync_mode_desc_t`, which later versions of UR can chain to the description of a
-/// reusable event.
+/// The structure `ur_exp_event_sync_mode_desc_t`, which later versions of UR can chain to the
+/// description of a reusable event.
 #[repr(C)]
 struct SyncMode {
     stype: ur_structure_type_t,
@@ -24,9 +24,9 @@ struct SyncMode {
 }
 
 impl SyncMode {
-    /// `UR_STRUCTURE_TYPE_EXP_EVENT_SYNC_MODE_DESC`.
+    /// The value of `UR_STRUCTURE_TYPE_EXP_EVENT_SYNC_MODE_DESC`.
     const STYPE: ur_structure_type_t = ur_structure_type_t(0x8001);
-    /// `UR_EXP_EVENT_SYNC_MODE_FLAG_LOW_POWER_WAIT`.
+    /// The value of `UR_EXP_EVENT_SYNC_MODE_FLAG_LOW_POWER_WAIT`.
     const LOW_POWER_WAIT: u32 = 1;
 }
 
@@ -42,7 +42,7 @@ entry_points! {
         if kind == Kind::Shared && !device.inner().info().capabilities.event_sharing {
             return Err(Failure::unsupported("this device cannot share events"));
         }
-        // SAFETY: the caller passes a chain of descriptions.
+        // SAFETY: the caller passes a valid chain of descriptions.
         let mode = unsafe { chain::find::<SyncMode>(desc.pNext, SyncMode::STYPE) };
         let options = EventOptions::new()
             .shareable(kind == Kind::Shared)
@@ -54,7 +54,7 @@ entry_points! {
     }
 }
 
-/// Returns the kind of event that has these flags.
+/// Converts the flags for a reusable event to its kind.
 ///
 /// # Errors
 /// Returns `INVALID_ENUMERATION` for unknown flags, and `INVALID_VALUE` for flags that exclude each

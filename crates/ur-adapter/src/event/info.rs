@@ -1,4 +1,4 @@
-//! Properties of events: their commands, their status, and the times of their commands.
+//! Event queries: the properties of an event, its status, and the timestamps of its command.
 
 use super::{Event, Origin};
 use crate::abi::boundary::entry_points;
@@ -47,7 +47,8 @@ fn answer(event: &Shared<Event>, name: ur_event_info_t, query: Query<'_>) -> Res
 }
 
 impl Event {
-    /// Returns the queue of the command that signals the event, or null if there is none.
+    /// Returns the queue of the command that signals the event. Returns null if the event does not
+    /// come from a queue's command.
     fn queue(&self) -> ur_queue_handle_t {
         match self.origin() {
             Origin::Command { queue, .. } | Origin::Captured { queue, .. } => queue.handle(),
@@ -57,7 +58,7 @@ impl Event {
         }
     }
 
-    /// Returns the kind of command that signals the event.
+    /// Returns the type of the command that signals the event.
     fn command(&self) -> ur_command_t {
         match self.origin() {
             Origin::Command { command, .. } | Origin::Captured { command, .. } => *command,
@@ -69,11 +70,12 @@ impl Event {
         }
     }
 
-    /// Returns the status of the latest command. Only profiled events know whether a command has
-    /// started.
+    /// Returns the status of the latest command. For an event without timestamps, the status is
+    /// never `RUNNING`.
     fn status(&self) -> ur_event_status_t {
         let Ok(inner) = self.inner() else {
-            // A captured command is never submitted itself. Only runs of the graph are.
+            // A captured command itself is never submitted. Only executions of its graph are
+            // submitted.
             return ur_event_status_t::UR_EVENT_STATUS_QUEUED;
         };
         match inner.try_wait_submitted() {
@@ -90,7 +92,7 @@ impl Event {
         profile.is_some_and(|profile| started(&profile).is_some())
     }
 
-    /// Returns the times of the latest command.
+    /// Returns the timestamps of the latest command.
     fn profile(&self) -> Result<EventProfile> {
         let mut profile = self.inner()?.profile()?;
         if let Origin::Command {
@@ -106,7 +108,9 @@ impl Event {
     /// Returns the time at which the latest command reached a stage.
     ///
     /// # Errors
-    /// Returns `PROFILING_INFO_NOT_AVAILABLE` if the event has no such time.
+    /// Returns `PROFILING_INFO_NOT_AVAILABLE` if the event records no timestamps, or if the command
+    /// has not reached the stage. Returns `GRAPH_INTERNAL_EVENT` for an event of a captured
+    /// command.
     fn timestamp(&self, name: ur_profiling_info_t) -> Result<u64> {
         let none = |message: &'static str| {
             let result = ur_result_t::UR_RESULT_ERROR_PROFILING_INFO_NOT_AVAILABLE;
@@ -120,7 +124,7 @@ impl Event {
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED
             | ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => profile.submitted,
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_START => started(&profile),
-            // A timestamp command ends at the time at which it starts.
+            // A timestamp command ends when it starts.
             _ if self.command() == ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP => {
                 started(&profile)
             }
@@ -130,17 +134,17 @@ impl Event {
     }
 }
 
-/// Returns the time at which the latest command started, or `None` if it has not started. A
-/// reusable event keeps the times of the previous command until it has newer ones.
+/// Returns the time at which the latest command started. Returns `None` if the command has not
+/// started. Until then, a reusable event keeps the start time of the previous command.
 fn started(profile: &EventProfile) -> Option<u64> {
-    // Without a submission time, the event has no times of a previous command, and `started` is
-    // from the latest command.
+    // If the event has no submission time, no previous command left timestamps, so `started`
+    // belongs to the latest command.
     profile
         .started
         .filter(|started| Some(*started) >= profile.submitted)
 }
 
-/// Returns the time at which the latest command ended, or `None` if it has not ended.
+/// Returns the time at which the latest command ended. Returns `None` if the command has not ended.
 fn ended(profile: &EventProfile) -> Option<u64> {
     let started = started(profile)?;
     profile.ended.filter(|ended| *ended >= started)

@@ -1,8 +1,10 @@
-//! Events: events of commands, reusable events, and events opened from handles.
+//! Events of commands, reusable events, and events that were opened from handles.
 //!
-//! `create` creates reusable events, and `native` handles native events. `info` implements queries,
-//! `callback` calls the program back, and `reusable` tracks the events that commands may signal
-//! again.
+//! - `create`: reusable events.
+//! - `native`: native handles of events.
+//! - `info`: queries.
+//! - `callback`: callbacks.
+//! - `reusable`: the table of events that commands may signal repeatedly.
 
 mod callback;
 mod create;
@@ -21,52 +23,53 @@ use unified_runtime_sys::{
     ur_event_handle_t_, ur_result_t,
 };
 
-/// An event.
+/// A UR event handle.
 pub(crate) struct Event {
     context: Ref<Context>,
-    /// The library's event, or `None` if the event stands for a node of a capture.
+    /// The event in `crosshandle`. `None` if this event represents a node of a capture.
     inner: Option<crosshandle::Event>,
     origin: Origin,
     registration: reusable::Registration,
     natives: native::Natives,
 }
 
-/// The origin of an event.
+/// The origin of an event, which determines the commands that may signal it.
 #[derive(Clone)]
 pub(crate) enum Origin {
-    /// A command, which signals the event once.
+    /// The event belongs to one command, which signals it once.
     Command {
         queue: Ref<Queue>,
         command: ur_command_t,
-        /// The event that is signalled when the command starts, if the driver runs the command in
-        /// several parts.
+        /// The event that is signalled when the command starts. `None` unless the driver runs the
+        /// command in several parts.
         began: Option<crosshandle::Event>,
     },
-    /// A captured command. The event stands for its node and is never signalled.
+    /// The event belongs to a captured command. It represents the command's node in the graph, and
+    /// is never signalled.
     Captured {
         queue: Ref<Queue>,
         command: ur_command_t,
         node: CapturedNode,
     },
-    /// A command of a command buffer, which signals the event in each run.
+    /// The event belongs to a command in a command buffer. The command signals it in each run.
     Recorded(ur_command_t),
-    /// A call of `urEventCreateExp`. Commands signal the event repeatedly.
+    /// The event was created by `urEventCreateExp`. Commands may signal it repeatedly.
     Reusable(Kind),
-    /// A handle of an event that another process or this one shares.
+    /// The event was opened from a handle, which this process or another process exported.
     Opened,
-    /// A native handle: an event of the driver, or 0 for a completed event.
+    /// The event was created from a native handle: an event of the driver, or 0 for a completed
+    /// event.
     Native,
 }
 
-/// The purpose of a reusable event.
+/// The purpose for which a reusable event was created.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// An event without a particular purpose. It records timestamps if a profiling queue signals
-    /// it.
+    /// No particular purpose. The event records timestamps if a profiling queue signals it.
     Plain,
-    /// An event that always records timestamps.
+    /// Profiling. The event always records timestamps.
     Profiling,
-    /// An event that can be shared with other processes.
+    /// Sharing with other processes.
     Shared,
 }
 
@@ -89,7 +92,7 @@ impl Event {
         Shared::hand_out(event)
     }
 
-    /// Creates an event that stands for a node of a capture, and returns its handle.
+    /// Creates an event that represents a node of a capture, and returns the event's handle.
     pub(crate) fn hand_out_captured(
         queue: Ref<Queue>,
         command: ur_command_t,
@@ -123,16 +126,17 @@ impl Event {
         &self.context
     }
 
-    /// Returns the library's event.
+    /// Returns the event in `crosshandle`.
     ///
     /// # Errors
-    /// Returns `GRAPH_INTERNAL_EVENT` for an event that stands for a node of a capture.
+    /// Returns `GRAPH_INTERNAL_EVENT` if this event represents a node of a capture.
     #[inline]
     pub(crate) fn inner(&self) -> Result<&crosshandle::Event> {
         self.inner.as_ref().ok_or_else(internal_event)
     }
 
-    /// Returns the node that the event stands for, if it was captured.
+    /// Returns the graph node that this event represents. Returns `None` unless the event's command
+    /// was captured.
     #[inline]
     pub(crate) fn node(&self) -> Option<&CapturedNode> {
         match &self.origin {
@@ -141,13 +145,12 @@ impl Event {
         }
     }
 
-    /// Returns the origin of the event.
     pub(crate) fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// Decides whether the next signal of a reusable event records timestamps. Call it before a
-    /// queue signals the event.
+    /// Sets whether the next signal of a reusable event records timestamps. Call this function
+    /// before a command on `queue` signals the event.
     #[inline]
     pub(crate) fn prepare_signal(&self, queue: &Queue) {
         if let (Origin::Reusable(Kind::Plain), Some(inner)) = (&self.origin, &self.inner) {
@@ -165,7 +168,8 @@ entry_points! {
     }
 }
 
-/// Waits for the latest signal of each event, even if some signals fail.
+/// Waits for the latest signal of each event. The function waits for all of them, even if some
+/// signals fail.
 fn wait_for_all<'a>(events: impl Iterator<Item = &'a Shared<Event>>) -> Result<()> {
     let mut result = Ok(());
     let mut unfinished = Vec::new();

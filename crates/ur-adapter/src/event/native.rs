@@ -1,5 +1,5 @@
-//! Native handles of events: the driver's events, or addresses that stand for events if there is no
-//! driver.
+//! Native handles of events: the driver's events, or addresses that identify events on a device
+//! without a driver.
 
 use super::{Event, Origin};
 use crate::abi::boundary::{MaybeIn, Out, entry_points};
@@ -13,13 +13,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_event_handle_t, ur_event_native_properties_t, ur_native_handle_t};
 
-/// The events that native handles stand for, if there is no driver.
+/// The events that native handles identify on devices without a driver.
 static NATIVE: NativeHandles<Shared<Event>> = NativeHandles::new();
 
-/// The events of commands, by the native handle of the driver's event that stands for them.
+/// The events of commands, indexed by the driver's event that represents the command's signal.
 static RECORDED: Lock<Option<HashMap<ur_native_handle_t, Weak<Shared<Event>>>>> = Lock::new(None);
 
-/// The driver's events that stand for an event's signals. They are destroyed with the event.
+/// The driver's events that represent signals of one UR event. They are destroyed with the UR
+/// event.
 #[derive(Default)]
 pub(super) struct Natives(Lock<Vec<NativeEvent>>);
 
@@ -31,18 +32,18 @@ impl Drop for Natives {
         }
         let mut recorded = RECORDED.lock();
         for native in natives {
-            // The entry is removed before the driver's event is destroyed, because a new event may
-            // get the same address after that.
+            // The entry is removed before the driver's event is destroyed. After the destruction,
+            // the driver may give a new event the same address.
             let value = native.native().raw();
             recorded.as_mut().and_then(|known| known.remove(&value));
         }
     }
 }
 
-/// Returns the driver's event for the latest signal.
+/// Returns the driver's event that represents the latest signal.
 ///
-/// An event of a command has only one signal, so it needs one driver's event. A reusable event
-/// needs several, because clients may still wait for earlier signals.
+/// An event of a command has only one signal, so it needs only one driver's event. A reusable event
+/// needs one for each call, because clients may still wait for earlier signals.
 fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
     let mut natives = event.natives.0.lock();
     let is_of_command = matches!(event.origin(), Origin::Command { .. });
@@ -52,8 +53,8 @@ fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
     let (_, inner) = event.context().first();
     let native = NativeEvent::new(inner, event.inner()?)?;
     let value = native.native().raw();
-    // Only events of commands are entered: a reusable event may have another signal when its native
-    // handle is passed back.
+    // Only events of commands are added. A reusable event may have a newer signal when a client
+    // passes the native handle back.
     if is_of_command {
         let mut recorded = RECORDED.lock();
         let event = Arc::downgrade(&event.to_ref());
@@ -63,17 +64,18 @@ fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
     Ok(value)
 }
 
-/// Returns the event of a command that a native handle stands for.
+/// Returns the event of a command that a native handle represents.
 fn find(native: ur_native_handle_t) -> Option<Arc<Shared<Event>>> {
     let recorded = RECORDED.lock();
     recorded.as_ref()?.get(&native)?.upgrade()
 }
 
-/// Creates an event of the library for a native handle.
+/// Creates an event in `crosshandle` for a native handle.
 ///
 /// # Safety
-/// The caller must ensure that the native handle is 0, a handle that this adapter gave out, or an
-/// event of the driver. Its owner must keep the driver's event alive.
+/// The caller must ensure that `native` is 0, a handle that this adapter returned, or an event of
+/// the driver. Unless the call transfers the ownership, the owner must keep the driver's event
+/// alive.
 unsafe fn adopt(
     context: &Context,
     native: ur_native_handle_t,
@@ -92,7 +94,8 @@ unsafe fn adopt(
     if let Some(event) = known {
         return Ok((event.inner()?.clone(), event.origin().clone()));
     }
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: the handle is neither 0 nor known, so the caller ensures that it is an event of the
+    // driver that stays alive.
     let event = unsafe {
         crosshandle::Event::adopt(inner, of_driver(native), ownership(is_owned), options)?
     };
@@ -116,7 +119,8 @@ entry_points! {
         created: Out<ur_event_handle_t>,
     ) {
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
-        // SAFETY: the caller passes a native handle, and keeps the driver's event alive.
+        // SAFETY: the caller passes a native handle, and keeps the driver's event alive unless it
+        // transfers the ownership.
         let (inner, origin) = unsafe { adopt(context, native, is_owned)? };
         created.put(Event::hand_out(context.to_ref(), inner, origin))
     }

@@ -1,32 +1,36 @@
-//! The handles of events that commands may signal again.
+//! The table of events that commands may signal repeatedly.
 //!
-//! `urEnqueueEventsWaitWithBarrierExt` takes a pointer to such a handle, or to memory for a new
-//! handle. In the second case, callers may leave an old value there, such as the handle of an event
-//! that they have released. So the handle is looked up before it is dereferenced. If the address of
-//! a released event is reused for a newer reusable event, the two cannot be distinguished. Callers
-//! must not leave such a handle there.
+//! `urEnqueueEventsWaitWithBarrierExt` takes a pointer to the handle of a reusable event, or to
+//! memory for a new handle. In the second case, the memory may contain an old value, such as the
+//! handle of a released event. So the adapter looks up the value before dereferencing it. If a
+//! newer reusable event has the same address as the released event, the adapter cannot distinguish
+//! the two. Callers must not leave such a value in the memory.
 
 use super::Event;
 use crate::abi::boundary::{Argument, Call, MaybeOut, OutPointer};
 use crate::abi::failure::Result;
 use crate::abi::lock::Lock;
 use crate::abi::object::Shared;
-use crate::tuning::REUSABLE_EVENT_PLACE_BITS as PLACE_BITS;
+use REUSABLE_EVENT_PLACE_BITS as PLACE_BITS;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use unified_runtime_sys::ur_event_handle_t;
 
+/// Base-2 logarithm of the number of slots in the table of reusable events. The table occupies 32
+/// KiB in every process. Looking up an event that has no slot requires a lock.
+const REUSABLE_EVENT_PLACE_BITS: u32 = 12;
+
 /// The addresses of living reusable events.
 ///
-/// The slot of an event follows from its address, so one load finds the event. Every signal on
-/// every thread reads this table. `docs/unified-runtime.md` says how much a set behind a lock would
-/// cost.
+/// The hash of an event's address selects its slot, so one load usually finds the event. Every
+/// signal on every thread reads this table. `docs/unified-runtime.md` shows how much a set behind a
+/// lock would cost.
 static PLACES: [AtomicUsize; 1 << PLACE_BITS] = [const { AtomicUsize::new(0) }; 1 << PLACE_BITS];
 
-/// The addresses of living events whose slot was taken.
+/// The addresses of living events whose slots contained another event when they were registered.
 static OTHERS: Lock<BTreeSet<usize>> = Lock::new(BTreeSet::new());
 
-/// Returns the slot that an address belongs to.
+/// Returns the slot for an address.
 #[inline]
 fn place_of(address: usize) -> &'static AtomicUsize {
     // Fibonacci hashing makes the upper bits depend on the whole address.
@@ -34,15 +38,15 @@ fn place_of(address: usize) -> &'static AtomicUsize {
     &PLACES[(hash >> (u64::BITS - PLACE_BITS)) as usize]
 }
 
-/// Replaces `old` by `new` in a slot, and returns whether the slot contained `old`. The operation
-/// does not order accesses to the event, so the caller must order them.
+/// Replaces `old` by `new` in a slot if the slot contains `old`, and returns whether it did. The
+/// operation does not order accesses to the event, so the caller must order them.
 fn replace(place: &AtomicUsize, old: usize, new: usize) -> bool {
     place
         .compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed)
         .is_ok()
 }
 
-/// The registration of an event's address, which ends on drop.
+/// The registration of an event's address. Dropping it removes the address from the table.
 #[derive(Default)]
 pub(super) struct Registration(AtomicUsize);
 
@@ -53,8 +57,8 @@ impl Drop for Registration {
             return;
         }
         let mut others = OTHERS.lock();
-        // A thread that searched for the event may have moved it to its slot before this thread got
-        // the lock.
+        // Before this thread acquired the lock, a thread that looked up the address may have moved
+        // it to its slot.
         if !others.remove(&address) {
             replace(place_of(address), address, 0);
         }
@@ -62,7 +66,7 @@ impl Drop for Registration {
 }
 
 impl Registration {
-    /// Stores an address in its slot, or in `OTHERS` if the slot is taken.
+    /// Stores an address in its slot. If the slot contains another address, stores it in `OTHERS`.
     fn enter(&self, address: usize) {
         self.0.store(address, Ordering::Relaxed);
         if !replace(place_of(address), 0, address) {
@@ -71,13 +75,14 @@ impl Registration {
     }
 }
 
-/// Adds an event to the set of living reusable events.
+/// Adds an event to the table of living reusable events.
 pub(super) fn register(event: &Shared<Event>) {
     event.registration.enter(event.handle().addr());
 }
 
-/// An argument of an entry point: null, or a pointer to null, to a handle, or to an old value. If
-/// the value is the handle of a reusable event, that event stays alive during the call.
+/// An argument of an entry point: null, or a pointer to a value that may be null, a handle, or
+/// invalid. If the value is the handle of a reusable event, the caller keeps that event alive
+/// during the call.
 pub(crate) struct SignalledAgain;
 
 impl Argument for SignalledAgain {
@@ -99,13 +104,13 @@ impl Argument for SignalledAgain {
     }
 }
 
-/// Returns whether an address belongs to a living event.
+/// Returns whether an address belongs to a living reusable event.
 #[inline]
 fn is_live(address: usize) -> bool {
     address != 0 && (place_of(address).load(Ordering::Relaxed) == address || is_other(address))
 }
 
-/// Returns whether an address belongs to a living event whose slot was taken.
+/// Returns whether an address belongs to a living reusable event that was not found in its slot.
 #[cold]
 fn is_other(address: usize) -> bool {
     let mut others = OTHERS.lock();
@@ -114,7 +119,7 @@ fn is_other(address: usize) -> bool {
     if is_other && replace(place_of(address), 0, address) {
         others.remove(&address);
     }
-    // Another thread may have moved the event to its slot before this thread got the lock.
+    // Before this thread acquired the lock, another thread may have moved the address to its slot.
     is_other || place_of(address).load(Ordering::Relaxed) == address
 }
 
@@ -126,7 +131,7 @@ mod tests {
 
     #[test]
     fn each_is_found_until_it_goes() {
-        // The addresses are never dereferenced. There are more addresses than slots.
+        // The test never dereferences these addresses. It uses more addresses than slots.
         let addresses = (1..3 << PLACE_BITS).map(|number| number * 64);
         let is_found = |address: &usize| {
             place_of(*address).load(Ordering::Relaxed) == *address || is_other(*address)
@@ -151,8 +156,9 @@ mod tests {
         none_stays_that_goes_while_it_is_looked_for();
     }
 
-    /// Checks that a removed address is not found while another thread looks up an address with the
-    /// same slot. The test above calls this function, because both of them count all entries.
+    /// Checks that an ended registration is never found while another thread looks up an address
+    /// with the same slot. The test above calls this function, because both of them require that no
+    /// other thread uses the table.
     fn none_stays_that_goes_while_it_is_looked_for() {
         let address = 64;
         let same_place = |other: &usize| ptr::eq(place_of(*other), place_of(address));
@@ -160,8 +166,7 @@ mod tests {
         let other = other.expect("there are more addresses than places");
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            // This thread acts like a program that keeps passing the handle of an event after the
-            // event has ended.
+            // This thread acts like a program that keeps passing the handle of a released event.
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     is_other(other);

@@ -1,9 +1,10 @@
-//! Sharing USM by pointers, for libraries above SYCL.
+//! Functions that share USM by address, for libraries that are built on SYCL.
 //!
-//! Python's array libraries know the pointers of their arrays, but not the Unified Runtime context.
-//! The functions in this file find the context of a pointer, and open memory in that context, so
-//! the SYCL runtime accepts the opened memory's pointer like any other. Every adapter exports
-//! `crosshandle_usm_functions`, which returns a table of these functions.
+//! Python's array libraries know the addresses of their arrays, but not the Unified Runtime
+//! context. The functions in this file find the context to which an address belongs, and open
+//! memory in that context. The SYCL runtime therefore accepts the address of the opened memory like
+//! any other USM pointer. Each adapter exports the function `crosshandle_usm_functions`, which
+//! returns a table of these functions.
 
 use super::HandleBytes;
 use super::memory::open_on;
@@ -16,26 +17,27 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use unified_runtime_sys::ur_result_t;
 
-/// The version of [`UsmFunctions`] in this adapter.
+/// The version of [`UsmFunctions`] that this adapter implements.
 pub const USM_FUNCTIONS_VERSION: u32 = 1;
 
-/// Functions that share USM by pointers. Any thread may call them. They return a result of Unified
-/// Runtime, which is 0 for success. `error` returns the message of the latest failure.
+/// A table of functions that share USM by address. Any thread may call them. Each function except
+/// `error` returns a Unified Runtime result, in which 0 means success.
 #[repr(C)]
 pub struct UsmFunctions {
-    /// The value of [`USM_FUNCTIONS_VERSION`]. Other versions may have different functions after
-    /// this field.
+    /// The version of this table, [`USM_FUNCTIONS_VERSION`]. In other versions, the fields that
+    /// follow may be different.
     version: u32,
-    /// Writes a handle of the device allocation that contains `pointer`, and the offset of the
-    /// pointer in it. `size` is the size of the handle, 104 bytes.
+    /// Writes a handle for the device allocation that contains `pointer`, and the offset of
+    /// `pointer` in that allocation. `size` is the size of the handle in bytes and must be 104.
     handle: unsafe extern "C" fn(
         pointer: *const c_void,
         size: usize,
         handle: *mut [u8; HANDLE_SIZE],
         offset: *mut usize,
     ) -> ur_result_t,
-    /// Opens memory by its handle, in the context and on the device of the allocation that contains
-    /// `beside`. Writes the address of the memory, and the number of the context.
+    /// Opens memory by its handle. The memory is opened in the context, and on the device, of the
+    /// allocation that contains `beside`. Writes the address of the opened memory and the number of
+    /// the context.
     open: unsafe extern "C" fn(
         beside: *const c_void,
         handle: *const c_void,
@@ -43,14 +45,16 @@ pub struct UsmFunctions {
         memory: *mut *mut c_void,
         context: *mut u64,
     ) -> ur_result_t,
-    /// Closes memory that `open` opened. Commands that use it keep it until they are done. If the
-    /// context has ended, its open memory is closed already, and the result is `INVALID_CONTEXT`.
+    /// Closes memory that `open` has opened. Commands that use the memory keep it alive until they
+    /// are complete. If the context has been destroyed, its memory is already closed and the result
+    /// is `INVALID_CONTEXT`.
     close: unsafe extern "C" fn(context: u64, memory: *mut c_void) -> ur_result_t,
-    /// Returns the message of this thread's latest failure. It stays valid until the next failure.
+    /// Returns the message of the latest failure on this thread. The text stays valid until the
+    /// thread's next failure.
     error: unsafe extern "C" fn() -> *const c_char,
 }
 
-/// The functions that share USM by pointers.
+/// The table of functions that share USM by address.
 pub static USM_FUNCTIONS: UsmFunctions = UsmFunctions {
     version: USM_FUNCTIONS_VERSION,
     handle,
@@ -59,8 +63,8 @@ pub static USM_FUNCTIONS: UsmFunctions = UsmFunctions {
     error,
 };
 
-/// Runs the body of a function as [`boundary::enter`] does. Adds a message to a failure that has
-/// none, because `error` would otherwise return the previous message.
+/// Runs the body of a function. If the body fails without a message, adds a message. Otherwise
+/// `error` would return the message of an earlier failure.
 fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     boundary::enter(|call| {
         body(call).map_err(|failure| failure.with_text("a required pointer is null"))
@@ -100,8 +104,8 @@ entry_points! {
         let device = state.usm.with(beside, |_, found| found.thing.device());
         let (device, context) = state.on_or_first(device.unwrap_or(std::ptr::null_mut()));
         let opened = open_on(context, &handle).map_err(|error| match error {
-            // A process that has ended gets another result than an invalid handle, because the
-            // caller may then request another handle.
+            // If the exporting process has ended, the result differs from that for an invalid
+            // handle. The caller may then request another handle.
             Error::ExporterGone { .. } => Failure::from(error)
                 .with_result(ur_result_t::UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS),
             error => error.into(),
@@ -118,7 +122,7 @@ entry_points! {
             )
         })?;
         state.usm.close(memory).map(drop).ok_or_else(|| {
-            Failure::argument("this is not where memory that was opened in this context starts")
+            Failure::argument("no memory that was opened in this context starts at this address")
         })
     }
 }
@@ -127,11 +131,11 @@ unsafe extern "C" fn error() -> *const c_char {
     failure::with_last(|text, _| text.as_ptr())
 }
 
-/// Returns the state of the context whose memory contains an address, and the offset of the address
-/// in its allocation.
+/// Returns the context whose memory contains an address, and the offset of the address in its
+/// allocation.
 ///
 /// # Errors
-/// Returns `INVALID_MEM_OBJECT` if no context knows the address.
+/// Returns `INVALID_MEM_OBJECT` if the address is not in the memory of any context.
 fn state_of(pointer: *const c_void) -> Result<(Arc<ContextState>, usize)> {
     ContextState::all()
         .into_iter()
@@ -177,7 +181,7 @@ mod tests {
     }
 
     fn text() -> String {
-        // SAFETY: the text is valid until the next failure of this thread.
+        // SAFETY: the text is null-terminated, and is valid until the next failure on this thread.
         let text = unsafe { CStr::from_ptr(error()) };
         text.to_str().expect("a text").to_owned()
     }
@@ -193,7 +197,7 @@ mod tests {
     fn memory_opens_beside_a_pointer_of_another_context() {
         let (maker, taker) = (Scene::new(), Scene::new());
         let (made, beside) = (allocate(&maker), allocate(&taker));
-        // SAFETY: the allocation has this many bytes, and nothing uses it.
+        // SAFETY: the allocation has `BYTES` bytes, and no other thread or command uses it.
         unsafe { made.cast::<u8>().write_bytes(7, BYTES) };
         let (bytes, offset) = handle_of(made.wrapping_byte_add(100));
         assert_eq!(offset, 100);
@@ -211,15 +215,16 @@ mod tests {
         };
         check(opened);
         assert_eq!(number, taker.context().state().number);
-        // SAFETY: the memory is open.
+        // SAFETY: the memory is open and has `BYTES` bytes.
         assert_eq!(unsafe { memory.cast::<u8>().add(BYTES - 1).read() }, 7);
-        // To share opened memory again, a process passes on the handle that it was opened with.
+        // A process that shares opened memory again must pass on the handle with which it opened
+        // the memory.
         let mut refused = [0; HANDLE_SIZE];
         // SAFETY: the pointers are valid.
         let result = unsafe { handle(memory, HANDLE_SIZE, &mut refused, &mut 0) };
         assert_eq!(result, ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT);
         assert!(text().contains("pass that handle on"), "{}", text());
-        // SAFETY: nothing uses the memory any more.
+        // SAFETY: no thread or command uses the memory any more.
         unsafe {
             check(close(number, memory));
             let again = close(number, memory);

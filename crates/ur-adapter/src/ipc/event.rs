@@ -1,4 +1,4 @@
-//! The entry points that share events between processes.
+//! Entry points that share events between processes.
 
 use super::{HandleBytes, put_bytes};
 use crate::abi::boundary::{Out, entry_points};
@@ -37,8 +37,8 @@ entry_points! {
 /// Checks that an event can be shared.
 ///
 /// # Errors
-/// Returns `UNSUPPORTED_FEATURE` for an event that records timestamps, or `INVALID_EVENT` for any
-/// other event that was not created for sharing.
+/// Returns `UNSUPPORTED_FEATURE` if the event records timestamps, and `INVALID_EVENT` if it was not
+/// created for sharing. Returns `GRAPH_INTERNAL_EVENT` for an event of a captured command.
 fn check_shareable(event: &Event) -> Result<()> {
     if let Origin::Reusable(Kind::Shared) = event.origin() {
         return Ok(());
@@ -59,7 +59,7 @@ fn check_shareable(event: &Event) -> Result<()> {
     ))
 }
 
-/// Opens an event on the device on which it was created.
+/// Opens an event on the device for which it was created.
 fn open_in(context: &Context, handle: &EventHandle) -> Result<crosshandle::Event> {
     let (_, mut inner) = context.first();
     if context.devices().len() > 1 {
@@ -69,6 +69,6 @@ fn open_in(context: &Context, handle: &EventHandle) -> Result<crosshandle::Event
             inner = context.on(device)?;
         }
     }
-    // If no device of the context matches, this call returns the error that says so.
+    // If no device in the context matches, this call returns the appropriate error.
     Ok(inner.open_event(handle)?)
 }

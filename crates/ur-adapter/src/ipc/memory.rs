@@ -1,4 +1,4 @@
-//! The entry points that share USM between processes.
+//! Entry points that share USM between processes.
 
 use super::{HandleBytes, put_bytes};
 use crate::abi::boundary::{Out, entry_points, not_null};
@@ -29,24 +29,25 @@ entry_points! {
         memory: Out<*mut c_void>,
     ) {
         let handle = MemoryHandle::from_bytes(bytes);
-        // The handle is passed by reference, because moving it takes time.
+        // The handle is passed by reference, because moving it would cost time.
         let handle = handle.as_ref().map_err(|error| Error::from(error.clone()))?;
         let opened = open_on(context.on(device)?, handle)?;
         memory.put(context.state().usm.add_opened(device, opened))
     }
 
-    /// Closes opened memory. If the memory was opened several times at this address, the call
-    /// closes one of these openings.
+    /// Closes opened memory. If memory was opened several times at this address, one call closes
+    /// only one of these openings.
     pub(super) fn close(context: Handle<Context>, memory: *mut c_void) {
         not_null(memory)?;
         let closed = context.state().usm.close(memory);
         closed.map(drop).ok_or_else(|| {
-            Failure::argument("this is not where memory that was opened in this context starts")
+            Failure::argument("no memory that was opened in this context starts at this address")
         })
     }
 }
 
-/// Opens memory with the access that the handle allows.
+/// Opens memory with the access that its handle allows: read-write if possible, and read-only
+/// otherwise.
 pub(super) fn open_on(
     context: &crosshandle::Context,
     handle: &MemoryHandle,

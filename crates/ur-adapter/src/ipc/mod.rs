@@ -1,7 +1,7 @@
-//! Sharing between processes.
+//! Sharing of memory and events between processes.
 //!
-//! The `Get` calls return the bytes of a [`crosshandle::handle`]. Received bytes are checked first.
-//! If they are not a valid handle, the result is `INVALID_VALUE`.
+//! The `Get` calls return the bytes of a [`crosshandle::handle`]. The `Open` calls validate the
+//! bytes that they receive. If the bytes are not a valid handle, the result is `INVALID_VALUE`.
 
 pub(crate) mod by_pointer;
 mod event;
@@ -17,11 +17,12 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use unified_runtime_sys::{ur_ipc_exp_dditable_t, ur_result_t};
 
-/// Two arguments of an entry point: a pointer to the unchecked bytes of a handle, and their number.
-/// `P` is a `const` or mutable pointer.
+/// An argument of an entry point that contains the bytes of a handle. The caller passes the address
+/// of type `P`, which is a `const` or mutable pointer, and the size. The content of the bytes is
+/// not validated here.
 ///
-/// The call fails with `INVALID_NULL_POINTER` if the pointer is null, and with `INVALID_VALUE` if
-/// the size is not the size of a handle.
+/// The call fails with `INVALID_NULL_POINTER` if the address is null, and with `INVALID_VALUE` if
+/// the size is not that of a handle.
 struct HandleBytes<P>(PhantomData<P>);
 
 impl<P: Into<ConstPointer>> Argument2 for HandleBytes<P> {
@@ -39,13 +40,13 @@ impl<P: Into<ConstPointer>> Argument2 for HandleBytes<P> {
                 format!("a handle has {HANDLE_SIZE} bytes, not {size}"),
             ));
         }
-        // SAFETY: the pointer is not null, so the caller ensures that it is valid for reads during
-        // `'a`. Bytes need no alignment.
+        // SAFETY: the caller ensures that a non-null pointer is valid for reads of `size` bytes
+        // during `'a`, and `size` is the size of a handle. A byte array requires no alignment.
         Ok(unsafe { &*data.cast() })
     }
 }
 
-/// A `const` pointer to the bytes of a handle.
+/// A `const` pointer to the bytes of a handle. Both kinds of pointer convert to it.
 struct ConstPointer(*const c_void);
 
 impl From<*const c_void> for ConstPointer {
@@ -60,7 +61,7 @@ impl From<*mut c_void> for ConstPointer {
     }
 }
 
-/// Writes the address and the number of a handle's bytes to the caller's memory.
+/// Writes the address and the size of a handle's bytes to the caller's memory.
 fn put_bytes(
     bytes: *mut c_void,
     data: &OutPointer<'_, *mut c_void>,
@@ -71,20 +72,21 @@ fn put_bytes(
 }
 
 entry_points! {
-    /// Takes back the bytes of a handle of any kind.
+    /// Takes back the bytes of a handle, which may be of any kind.
     fn take_back(context: Handle<Context>, data: *mut c_void) {
         not_null(data)?;
         context.state().handles.take_back(data)
     }
 
-    /// Takes back the bytes of a handle of any kind, like [`take_back`], by a `const` pointer.
+    /// Takes back the bytes of a handle, which may be of any kind. The caller passes a `const`
+    /// pointer.
     fn take_back_const(context: Handle<Context>, data: *const c_void) {
         not_null(data)?;
         context.state().handles.take_back(data)
     }
 }
 
-/// The entry points for sharing between processes.
+/// The entry points that share memory and events between processes.
 pub(crate) const TABLE: ur_ipc_exp_dditable_t = ur_ipc_exp_dditable_t {
     pfnGetMemHandleExp: Some(memory::get),
     pfnPutMemHandleExp: Some(take_back),

@@ -1,7 +1,7 @@
-//! The entry points that share physical memory between processes.
+//! Entry points that share physical memory between processes.
 //!
-//! Each `Get` call makes a separate handle, which is valid until the user gives it back. A process
-//! that opened the handle before keeps the memory.
+//! Each `Get` call creates a separate handle, which is valid until the user returns it. Processes
+//! that opened the handle before that keep the memory.
 
 use super::{HandleBytes, put_bytes};
 use crate::abi::boundary::{Out, entry_points};
@@ -51,7 +51,7 @@ entry_points! {
         memory.put(PhysicalMemory::hand_out(context, device, opened?, Origin::Opened))
     }
 
-    /// Releases opened memory. The memory exists as long as it is retained or mapped.
+    /// Releases opened memory. The memory continues to exist while it is retained or mapped.
     pub(super) fn close(context: Handle<Context>, memory: Handle<PhysicalMemory>) {
         memory.check_context(context)?;
         if !memory.is_opened() {
@@ -59,8 +59,8 @@ entry_points! {
                 "this physical memory was not opened from a handle; release it",
             ));
         }
-        // SAFETY: the caller passes a handle of living memory, and gives up one of UR's references
-        // to it.
+        // SAFETY: the caller passes the handle of living memory, and transfers one of UR's
+        // references to this call.
         unsafe { release_once::<PhysicalMemory>(memory.handle()) }
     }
 }

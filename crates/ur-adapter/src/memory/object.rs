@@ -1,4 +1,4 @@
-//! Memory objects: buffers and images, for which UR has a common kind of handle.
+//! Memory objects: buffers and images, which have the same type of UR handle.
 
 use super::buffer::{self, Buffer};
 use super::image::{self, Image};
@@ -13,7 +13,7 @@ use unified_runtime_sys::{
     ur_native_handle_t, ur_result_t,
 };
 
-/// A buffer or an image.
+/// The object behind a UR memory handle: a buffer or an image.
 pub(crate) enum MemoryObject {
     Buffer(Buffer),
     Image(Image),
@@ -24,7 +24,7 @@ impl Object for MemoryObject {
 }
 
 impl MemoryObject {
-    /// Creates the object, and returns its handle.
+    /// Creates the memory object, and returns its UR handle.
     pub(super) fn hand_out(self) -> ur_mem_handle_t {
         Shared::hand_out(Shared::new(self))
     }
@@ -48,7 +48,7 @@ fn wrong_kind(message: &'static str) -> Failure {
     Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT, message)
 }
 
-/// A buffer's handle is the handle of a memory object that is a buffer.
+/// An argument of an entry point that must be the handle of a buffer. An image gives an error.
 impl Referent for Buffer {
     type Handle = ur_mem_handle_t_;
     type Reference<'a> = &'a Self;
@@ -64,7 +64,7 @@ impl Referent for Buffer {
     }
 }
 
-/// An image's handle is the handle of a memory object that is an image.
+/// An argument of an entry point that must be the handle of an image. A buffer gives an error.
 impl Referent for Image {
     type Handle = ur_mem_handle_t_;
     type Reference<'a> = &'a Self;
@@ -101,7 +101,7 @@ entry_points! {
     ) {
         match &**object {
             MemoryObject::Image(image) => image.answer(name, place.query(Failure::SIZE)?),
-            // The caller's memory for the result is not checked, because there is no result.
+            // The call fails, so the caller's memory for the result is not checked.
             MemoryObject::Buffer(_) => {
                 Err(wrong_kind("this memory object is a buffer, not an image"))
             }

@@ -1,4 +1,4 @@
-//! Physical memory: memory without an address.
+//! Physical memory: memory that has no address until it is mapped.
 
 use crate::abi::boundary::{MaybeIn, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
@@ -15,7 +15,7 @@ use unified_runtime_sys::{
     ur_physical_mem_info_t, ur_physical_mem_properties_t, ur_result_t, ur_structure_type_t,
 };
 
-/// Physical memory, created here or opened from a handle.
+/// A UR handle to physical memory, which was created in this process or opened from a handle.
 pub(crate) struct PhysicalMemory {
     context: Ref<Context>,
     device: Ref<Device>,
@@ -23,12 +23,12 @@ pub(crate) struct PhysicalMemory {
     origin: Origin,
 }
 
-/// The origin of physical memory.
+/// How the physical memory was obtained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// A call of `urPhysicalMemCreate` with these flags.
+    /// `urPhysicalMemCreate` created the memory with these flags.
     Created(ur_physical_mem_flags_t),
-    /// A call of `urIPCOpenPhysMemHandleExp`.
+    /// `urIPCOpenPhysMemHandleExp` opened the memory from a handle.
     Opened,
 }
 
@@ -37,7 +37,7 @@ impl Object for PhysicalMemory {
 }
 
 impl PhysicalMemory {
-    /// Creates a memory object, and returns its handle.
+    /// Creates a physical memory object, and returns its UR handle.
     pub(crate) fn hand_out(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -52,7 +52,7 @@ impl PhysicalMemory {
         }))
     }
 
-    /// Returns the library's physical memory.
+    /// Returns the physical memory in `crosshandle`.
     pub(crate) fn inner(&self) -> &crosshandle::virtual_memory::PhysicalMemory {
         &self.inner
     }
@@ -62,7 +62,7 @@ impl PhysicalMemory {
         self.origin == Origin::Opened
     }
 
-    /// Returns whether the memory was created for sharing.
+    /// Returns whether the memory was created with the flag for sharing.
     pub(crate) fn is_shareable(&self) -> bool {
         self.flags() & UR_PHYSICAL_MEM_FLAG_ENABLE_IPC != 0
     }
@@ -70,7 +70,7 @@ impl PhysicalMemory {
     /// Checks that the memory belongs to a context.
     ///
     /// # Errors
-    /// Returns `INVALID_CONTEXT` for memory of another context.
+    /// Returns `INVALID_CONTEXT` if the memory belongs to another context.
     pub(crate) fn check_context(&self, context: &Context) -> Result<()> {
         if Arc::ptr_eq(self.context.state(), context.state()) {
             return Ok(());
@@ -81,7 +81,8 @@ impl PhysicalMemory {
         ))
     }
 
-    /// Returns the flags with which the memory was created. Opened memory cannot be shared again.
+    /// Returns the flags with which the memory was created. Opened memory has no flags, because it
+    /// cannot be shared again.
     fn flags(&self) -> ur_physical_mem_flags_t {
         match self.origin {
             Origin::Created(flags) => flags,
@@ -119,7 +120,8 @@ entry_points! {
 /// Checks that a device can allocate physical memory of this size.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE` for a size that the device does not support.
+/// Returns `INVALID_SIZE` if the size is 0, too large, or not a multiple of the device's
+/// granularity.
 fn check_size(device: &Device, size: usize) -> Result<()> {
     let info = device.inner().info();
     let granularity = info.granularity;
@@ -139,7 +141,8 @@ fn check_size(device: &Device, size: usize) -> Result<()> {
     ))
 }
 
-/// `ur_physical_mem_properties_t` with named padding, so that all its bytes are initialised.
+/// The structure `ur_physical_mem_properties_t`, with its padding as named fields, so that all
+/// bytes are initialised.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Properties {

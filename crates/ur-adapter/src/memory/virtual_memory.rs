@@ -1,4 +1,4 @@
-//! Virtual memory: addresses into which physical memory is mapped.
+//! Virtual memory: reserved address ranges, into which physical memory can be mapped.
 
 use super::physical::PhysicalMemory;
 use crate::abi::boundary::{Out, entry_points, not_null};
@@ -17,7 +17,7 @@ use unified_runtime_sys::{
     ur_virtual_mem_info_t,
 };
 
-/// Converts UR's access flags. Returns `None` if they allow no access.
+/// Converts UR's access flags. Returns `None` if the flags allow no access.
 fn access(flags: ur_virtual_mem_access_flags_t) -> Result<Option<Access>> {
     if flags & UR_VIRTUAL_MEM_ACCESS_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -42,7 +42,7 @@ entry_points! {
                 context.on(device)?;
                 of(device)
             }
-            // All granularities are powers of two, so the largest one suits every device.
+            // Each granularity is a power of two, so the largest one is a multiple of all others.
             None => context.devices().map(|device| of(device)).max().unwrap_or(1),
         };
         match name {
@@ -66,7 +66,7 @@ entry_points! {
         start.put(reserved)
     }
 
-    /// Unmaps all remaining mappings of the range, and frees its addresses.
+    /// Removes all mappings from the range, and frees its addresses.
     fn free(context: Handle<Context>, start: *const c_void, size: usize) {
         not_null(start)?;
         drop(context.state().ranges.remove(start, size)?);
@@ -106,8 +106,8 @@ entry_points! {
         Ok(range.set_access(place..place.saturating_add(size), access)?)
     }
 
-    /// Returns properties of a mapped range. If the mappings in the range differ, returns the
-    /// properties of its first byte.
+    /// Writes a property of a mapped range. If the range contains different mappings, the property
+    /// is that of the first byte.
     fn get_info(
         context: Handle<Context>,
         start: *const c_void,
@@ -124,7 +124,7 @@ entry_points! {
             Some(Access::ReadWrite) => UR_VIRTUAL_MEM_ACCESS_FLAG_READ_WRITE,
             Some(Access::ReadOnly) => UR_VIRTUAL_MEM_ACCESS_FLAG_READ_ONLY,
             None if range.is_mapped(place) => UR_VIRTUAL_MEM_ACCESS_FLAG_NONE,
-            None => return Err(Failure::argument("nothing is mapped there")),
+            None => return Err(Failure::argument("no memory is mapped at this address")),
         })
     }
 }

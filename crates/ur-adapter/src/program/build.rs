@@ -1,4 +1,4 @@
-//! Building, which turns images into programs on devices.
+//! Building, which turns program images into loaded programs on devices.
 //!
 //! The driver compiles and loads in one step. So compiling a program only marks its image as ready
 //! for linking.
@@ -23,10 +23,10 @@ use unified_runtime_sys::{
     ur_program_build_status_t as status, ur_result_t,
 };
 
-/// Values of specialization constants, by their ids.
+/// The values of specialization constants, each with its id.
 pub(super) type Constants = Vec<(u32, Vec<u8>)>;
 
-/// The state of a program on a device.
+/// The build state of a program on one device.
 pub(super) struct Build {
     pub(super) status: status,
     pub(super) binary_type: binary_type,
@@ -51,7 +51,7 @@ impl Default for Build {
 }
 
 impl Build {
-    /// Returns the state of a loaded program.
+    /// Returns the state of a program that has been loaded.
     pub(super) fn done(program: crosshandle::kernel::Program, options: &str) -> Self {
         Self {
             options: options.to_owned(),
@@ -63,7 +63,7 @@ impl Build {
         }
     }
 
-    /// Returns the state of a program that must still be linked.
+    /// Returns the state of a program that was compiled but must still be linked.
     pub(super) fn left_open(options: &str) -> Self {
         Self {
             options: options.to_owned(),
@@ -72,65 +72,68 @@ impl Build {
         }
     }
 
-    /// Adds the values of the specialization constants with which the program was loaded.
+    /// Sets the values of the specialization constants with which the program was loaded.
     pub(super) fn with_constants(self, constants: Constants) -> Self {
         Self { constants, ..self }
     }
 
-    /// Returns the program, if it is loaded.
+    /// Returns the loaded program. Returns `None` if the program is not loaded.
     pub(super) fn program(&self) -> Option<&crosshandle::kernel::Program> {
         self.program.as_ref()
     }
 
-    /// Returns whether the program was loaded with these options and values of constants.
+    /// Returns whether the program was loaded with these options and these specialization
+    /// constants.
     fn is_loaded(&self, options: &str, constants: &Constants) -> bool {
         self.program.is_some() && self.options == options && self.constants == *constants
     }
 }
 
-/// Returns whether bytes may be an image for the adapter's devices. The driver decides whether the
-/// image is valid.
+/// Returns whether bytes may be a program image for the adapter's devices. The driver decides
+/// whether the image is valid.
 pub(super) fn is_image(bytes: &[u8]) -> bool {
-    // Runtimes that accept SPIR-V have their own binary formats.
+    // A runtime that accepts SPIR-V may also have a binary format of its own, so any bytes may be
+    // valid.
     description::get().takes_spirv || is_known(bytes)
 }
 
-/// Returns whether bytes are text or have a known binary format.
+/// Returns whether the bytes are text, or start like a known binary format.
 fn is_known(bytes: &[u8]) -> bool {
     text_of(bytes).is_some() || is_binary(bytes)
 }
 
-/// Returns whether bytes start like an executable or a container of executables.
+/// Returns whether the bytes start like an ELF file, or like a container of device binaries.
 fn is_binary(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x7FELF") || bytes.starts_with(&[0x50, 0xED, 0x55, 0xBA])
 }
 
-/// Returns bytes as text without trailing zeros, if they are text.
+/// Returns the bytes as text, without trailing zero bytes. Returns `None` if the bytes are not
+/// text.
 pub(super) fn text_of(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?.trim_end_matches('\0');
     let is_text = |byte: u8| byte >= b' ' || byte.is_ascii_whitespace();
     (!text.is_empty() && text.bytes().all(is_text)).then_some(text)
 }
 
-/// Fails for bytes that are not assembly. The driver's compiler decides whether the assembly is
+/// Checks that the bytes are PTX assembly. The driver's compiler decides whether the assembly is
 /// valid.
 ///
 /// # Errors
-/// Returns `INVALID_BINARY`.
+/// Returns `INVALID_BINARY` if the bytes are not PTX.
 pub(super) fn check_assembly(bytes: &[u8]) -> Result<()> {
     if text_of(bytes).is_some_and(ptx::is_assembly) {
         return Ok(());
     }
     Err(Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
-        "the only intermediate language of this adapter is PTX, and this is not PTX",
+        "this adapter accepts only PTX as an intermediate language, and this is not PTX",
     ))
 }
 
-/// Converts bytes to an image, with values of specialization constants.
+/// Converts bytes to a program image with specialization constants.
 ///
 /// # Safety
-/// The caller must ensure that bytes that are not text are a well-formed image.
+/// If the bytes are not text, the caller must ensure that they are a well-formed image.
 pub(super) unsafe fn image_of<'a>(
     bytes: &'a [u8],
     constants: &'a [(u32, Vec<u8>)],
@@ -139,14 +142,14 @@ pub(super) unsafe fn image_of<'a>(
     unsafe {
         match text_of(bytes) {
             _ if spirv::is_module(bytes) => ProgramImage::spirv(bytes).specialized(constants),
-            // Level Zero drivers compile no text, and report that it is not a valid binary.
+            // Level Zero drivers compile no text. They report text as an invalid binary.
             Some(text) if description::get().takes_text => ProgramImage::text(text),
             _ => ProgramImage::binary(bytes),
         }
     }
 }
 
-/// Returns the options that this adapter supports, from a compiler's options.
+/// Converts a compiler's options to the options that this adapter supports.
 pub(super) fn options_of(text: &str) -> ProgramOptions {
     match description::get().takes_spirv {
         true => ProgramOptions::new().compiler(text),
@@ -154,7 +157,8 @@ pub(super) fn options_of(text: &str) -> ProgramOptions {
     }
 }
 
-/// Converts an assembler's option for the number of registers.
+/// Converts the assembler option that limits the number of registers. All other options are
+/// ignored.
 fn registers_of(text: &str) -> ProgramOptions {
     let words = text.split_ascii_whitespace();
     let registers = words.rev().find_map(|word| {
@@ -169,15 +173,15 @@ fn registers_of(text: &str) -> ProgramOptions {
 }
 
 impl DeviceImage {
-    /// Loads the image on its device, unless it is already loaded with the same options and
-    /// constants.
+    /// Loads the image on its device. Does nothing if the image is already loaded with the same
+    /// options and specialization constants.
     ///
-    /// Kernels and variables belong to the loaded program. So a loaded program is replaced only if
-    /// the options or the values of specialization constants have changed.
+    /// Kernels and variables belong to the loaded program, so it is replaced only if the options or
+    /// the constants have changed.
     ///
     /// # Errors
-    /// Returns `PROGRAM_BUILD_FAILURE`, after which the compiler's log is available. Returns
-    /// `INVALID_OPERATION` if there is no image.
+    /// Returns `PROGRAM_BUILD_FAILURE` if the build fails. The compiler's log is then available.
+    /// Returns `INVALID_OPERATION` if the program has no image to load.
     pub(super) fn load(&self, program: &Program, options: &str) -> Result<()> {
         let inner = program.context.on(&self.device)?;
         let constants = program.constants.lock().clone();
@@ -190,16 +194,16 @@ impl DeviceImage {
         let loaded = match self.loaded_for_another(program, options, &constants) {
             Some(loaded) => Ok(loaded),
             None => {
-                // SAFETY: the creator of the program guaranteed that bytes that are not text are
-                // well-formed.
+                // SAFETY: the creator of the program guaranteed that the bytes are text or a
+                // well-formed image.
                 let image = unsafe { image_of(&self.bytes, &constants) };
                 crosshandle::kernel::Program::with_options(inner, &[image], &options_of(options))
             }
         };
         let mut build = self.build();
         if build.is_loaded(options, &constants) {
-            // Another thread has loaded the program first, and that program may already have
-            // kernels.
+            // Another thread has loaded the program first. That loaded program is kept, because it
+            // may already have kernels.
             return Ok(());
         }
         match loaded {
@@ -225,8 +229,8 @@ impl DeviceImage {
         }
     }
 
-    /// Returns the program if the same image is loaded for another device, and that program also
-    /// runs on this device.
+    /// Returns a loaded program that another device shares with this device, if it was loaded from
+    /// the same image with the same options and constants.
     fn loaded_for_another(
         &self,
         program: &Program,
@@ -261,7 +265,8 @@ impl DeviceImage {
     }
 }
 
-/// Converts an error of the library. Errors of the program get the result `result`.
+/// Converts an error from `crosshandle`. If the program or an argument caused the error, the UR
+/// result is `result`.
 pub(super) fn failure(error: Error, result: ur_result_t) -> Failure {
     let is_refused = matches!(error, Error::Program { .. } | Error::InvalidArgument(_));
     let failure = Failure::from(error);
@@ -272,21 +277,21 @@ pub(super) fn failure(error: Error, result: ur_result_t) -> Failure {
     }
 }
 
-/// Returns the failure for building a program without an image.
+/// Returns the failure for building a program that has no image.
 pub(super) fn no_image() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-        "a program that was linked, or created with a native handle, is built already",
+        "this program was linked or created from a native handle, so it has no image to build",
     )
 }
 
-/// Returns the options of a compiler as text. A null pointer means no options.
+/// Converts compiler options to Rust text. Null becomes an empty text.
 pub(super) fn options_text(text: Option<&CStr>) -> Cow<'_, str> {
     text.map_or_else(Cow::default, CStr::to_string_lossy)
 }
 
-/// Returns whether unresolved symbols are allowed, so that the program must be linked later.
-/// Drivers only load complete programs.
+/// Returns whether the flags allow unresolved symbols. Such a program must be linked later, because
+/// drivers load only complete programs.
 ///
 /// # Errors
 /// Returns `INVALID_ENUMERATION` for unknown flags.

@@ -1,4 +1,4 @@
-//! Properties of programs.
+//! Queries about programs.
 
 use super::{DeviceImage, Program, enter_with_kernels, not_built};
 use crate::abi::boundary::entry_points;
@@ -20,8 +20,9 @@ entry_points! {
         if name == ur_program_info_t::UR_PROGRAM_INFO_BINARIES
             && let Some((places, size)) = query.place()
         {
-            // SAFETY: the caller passes a list of addresses with `size` bytes in all. Each address
-            // is null, or valid for writes of as many bytes as its image has.
+            // SAFETY: the caller passes a list of addresses that occupies `size` bytes. Each
+            // address is null, or valid for writes of as many bytes as the corresponding binary
+            // has.
             unsafe { write_binaries(program, size, places.cast()) }?;
         }
         answer(program, name, query)
@@ -46,19 +47,20 @@ entry_points! {
     }
 }
 
-/// Writes each image to its address in the list, unless the address is null.
+/// Writes the binary for each device to the corresponding address in a list. Skips null addresses.
 ///
 /// # Safety
-/// The caller must ensure that `places` points to `size` bytes of addresses. Each address must be
-/// null, or valid for writes of as many bytes as its image has.
+/// The caller must ensure that `places` points to a list of addresses that occupies `size` bytes.
+/// Each address must be null, or valid for writes of as many bytes as the corresponding binary has.
 unsafe fn write_binaries(program: &Program, size: usize, places: *mut *mut u8) -> Result<()> {
     if size < size_of::<*mut u8>() * program.images.len() {
         return Err(Failure::SIZE);
     }
     for (index, image) in program.images.iter().enumerate() {
         let binary = image.binary()?;
-        // SAFETY: the index is inside the list, and the caller ensures that the addresses are
-        // valid. The image belongs to this adapter.
+        // SAFETY: the index is inside the list. The caller ensures that a non-null address is valid
+        // for writes of the whole binary. The binary belongs to this adapter, so it does not
+        // overlap the caller's memory.
         unsafe {
             let place = places.add(index).read();
             if !place.is_null() {
@@ -69,11 +71,11 @@ unsafe fn write_binaries(program: &Program, size: usize, places: *mut *mut u8) -
     Ok(())
 }
 
-/// Returns the names of a program's kernels.
+/// Returns the names of the kernels in a program.
 ///
 /// # Errors
-/// Returns `INVALID_PROGRAM_EXECUTABLE` if the program is not built, and `UNSUPPORTED_ENUMERATION`
-/// if the driver does not list kernels.
+/// Returns `INVALID_PROGRAM_EXECUTABLE` if the program is not built. Returns
+/// `UNSUPPORTED_ENUMERATION` if the driver does not list kernels.
 fn kernel_names(program: &Program) -> Result<Vec<String>> {
     let loaded = program.loaded();
     let (_, program) = loaded.first().ok_or_else(not_built)?;
@@ -82,8 +84,8 @@ fn kernel_names(program: &Program) -> Result<Vec<String>> {
 }
 
 impl DeviceImage {
-    /// Returns the driver's binary of the image if the driver provides it, and the image itself
-    /// otherwise.
+    /// Returns the binary that the driver created for this device. If the driver does not provide a
+    /// binary, returns the image.
     fn binary(&self) -> Result<Cow<'_, [u8]>> {
         let loaded = self.build().program().cloned();
         let made = match loaded {

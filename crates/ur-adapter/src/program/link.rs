@@ -1,8 +1,7 @@
-//! Linking, which combines images of several programs into one program on devices.
+//! Linking, which combines the images of several programs into one loaded program.
 //!
 //! The driver compiles and links in one step, so images are kept unchanged until they are linked. A
-//! dynamic link makes one loaded program from several programs. Each of these programs then refers
-//! to the loaded program.
+//! dynamic link combines several programs into one loaded program, to which all of them then refer.
 
 use super::build::{
     Build, Constants, failure, image_of, is_left_open, no_image, options_of, options_text,
@@ -19,7 +18,7 @@ use std::ptr;
 use std::sync::Arc;
 use unified_runtime_sys::{ur_exp_program_flags_t, ur_program_handle_t, ur_result_t};
 
-/// An image for linking, with its compiler options and constants.
+/// A program image that can be linked, with its compiler options and specialization constants.
 #[derive(Clone, PartialEq)]
 pub(super) struct Part {
     bytes: Arc<[u8]>,
@@ -28,11 +27,11 @@ pub(super) struct Part {
 }
 
 impl DeviceImage {
-    /// Returns the parts of the image for linking.
+    /// Returns the images that take part in linking.
     ///
     /// # Errors
-    /// Returns `INVALID_OPERATION` for a program that was already linked, or was loaded from a
-    /// native handle.
+    /// Returns `INVALID_OPERATION` if the program was completely linked before, or was created from
+    /// a native handle.
     fn parts(&self, program: &Program) -> Result<Vec<Part>> {
         if !self.bytes.is_empty() {
             return Ok(vec![Part {
@@ -47,8 +46,8 @@ impl DeviceImage {
         }
     }
 
-    /// Creates the image of a program that was linked with unresolved symbols, so that it can be
-    /// linked again.
+    /// Creates the image of a program that was linked with unresolved symbols allowed. It keeps its
+    /// parts, so that it can be linked again.
     fn left_open(device: &Shared<Device>, parts: Vec<Part>, options: &str) -> Self {
         Self {
             parts,
@@ -57,10 +56,10 @@ impl DeviceImage {
     }
 }
 
-/// Links several parts into one loaded program.
+/// Links several images into one loaded program.
 ///
 /// # Errors
-/// Returns `PROGRAM_LINK_FAILURE` if the driver cannot link the parts.
+/// Returns `PROGRAM_LINK_FAILURE` if the driver cannot link the images.
 fn link_parts(
     context: &Shared<Context>,
     device: &Shared<Device>,
@@ -68,8 +67,8 @@ fn link_parts(
     options: &str,
 ) -> Result<crosshandle::kernel::Program> {
     let images = parts.iter().map(|part| {
-        // SAFETY: the creator of the program guaranteed that bytes that are not text are
-        // well-formed.
+        // SAFETY: the creator of the program guaranteed that the bytes are text or a well-formed
+        // image.
         unsafe { image_of(&part.bytes, &part.constants) }.compiled_with(&part.options)
     });
     let images: Vec<_> = images.collect();
@@ -81,16 +80,16 @@ fn link_parts(
     linked.map_err(|error| failure(error, ur_result_t::UR_RESULT_ERROR_PROGRAM_LINK_FAILURE))
 }
 
-/// The linked programs, with their parts and devices.
+/// The programs that have been linked so far, each with its device and its images.
 #[derive(Default)]
 struct Linked<'a>(Vec<(&'a Shared<Device>, Vec<Part>, crosshandle::kernel::Program)>);
 
 impl<'a> Linked<'a> {
-    /// Links parts for a device. Reuses the program of another device if it has the same parts and
-    /// also runs here.
+    /// Links images for a device. Reuses the linked program of another device if it has the same
+    /// images and also runs on this device.
     ///
     /// # Errors
-    /// Returns the errors of [`link_parts`].
+    /// Returns the same errors as [`link_parts`].
     fn link(
         &mut self,
         context: &Shared<Context>,
@@ -110,11 +109,12 @@ impl<'a> Linked<'a> {
     }
 }
 
-/// Links programs into one, for the named devices or for all devices of the first program.
+/// Links several programs into one. The result is for `devices`, or for all devices of the first
+/// program if `devices` is `None`.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE` if there are no programs, `INVALID_DEVICE` if a program has no image for
-/// a device, and `PROGRAM_LINK_FAILURE`.
+/// Returns `INVALID_SIZE` if `programs` is empty, and `INVALID_DEVICE` if a program has no image
+/// for a device. Returns `PROGRAM_LINK_FAILURE` if the driver cannot link the images.
 fn link_all(
     context: &Shared<Context>,
     programs: &[&Shared<Program>],
@@ -143,18 +143,18 @@ fn link_all(
 /// Returns the devices of the first program.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE` if there are no programs.
+/// Returns `INVALID_SIZE` if `programs` is empty.
 fn devices_of<'a>(programs: &[&'a Shared<Program>]) -> Result<Vec<&'a Shared<Device>>> {
     let first = programs.first().ok_or(Failure::SIZE)?;
     let images = first.images.iter();
     Ok(images.map(|image| &*image.device).collect())
 }
 
-/// Returns the parts of all programs for a device.
+/// Returns the images of all programs for one device.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE` for no programs, `INVALID_DEVICE` if a program has no image for the
-/// device, and `INVALID_OPERATION` if one was already linked.
+/// Returns `INVALID_SIZE` if `programs` is empty. Returns `INVALID_DEVICE` if a program has no
+/// image for the device, and `INVALID_OPERATION` if an image cannot be linked.
 fn parts_of(programs: &[&Shared<Program>], device: &Shared<Device>) -> Result<Vec<Part>> {
     if programs.is_empty() {
         return Err(Failure::SIZE);
@@ -168,8 +168,9 @@ fn parts_of(programs: &[&Shared<Program>], device: &Shared<Device>) -> Result<Ve
 
 /// Returns the options for a linked program.
 ///
-/// Drivers that accept options for each image get the compiler options with the images. For other
-/// drivers, all options are combined, and the last one of each kind applies.
+/// Some drivers accept compiler options for each image, and receive them with the image. For other
+/// drivers, the options of all images are combined with the link options, and the last option of
+/// each kind applies.
 fn link_options(parts: &[Part], options: &str) -> String {
     if description::get().takes_spirv {
         return options.to_owned();
@@ -178,10 +179,10 @@ fn link_options(parts: &[Part], options: &str) -> String {
     of_images.chain([options]).collect::<Vec<_>>().join(" ")
 }
 
-/// Makes one loaded program from several, for all devices of the first program.
+/// Links several programs into one loaded program for each device of the first program.
 ///
-/// Each program then refers to the loaded one. Changes nothing on failure. Existing kernels keep
-/// their previously loaded programs.
+/// All of the programs then refer to the loaded program. If linking fails, nothing changes.
+/// Existing kernels continue to use their previously loaded programs.
 fn link_dynamically(context: &Shared<Context>, programs: &[&Shared<Program>]) -> Result<()> {
     let (mut made, mut linked) = (Vec::new(), Linked::default());
     for device in devices_of(programs)? {
@@ -208,7 +209,8 @@ entry_points! {
         options: MaybeText,
         created: Out<ur_program_handle_t>,
     ) {
-        // If linking fails, the caller gets no program, and so cannot query a log.
+        // Null, because a caller receives no program if linking fails. It then cannot query a build
+        // log.
         created.put(ptr::null_mut())?;
         let programs: Vec<_> = programs.iter().collect();
         let program = link_all(context, &programs, None, &options_text(options), false)?;

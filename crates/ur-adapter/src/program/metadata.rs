@@ -1,8 +1,7 @@
-//! Metadata: information from compilers about a program's kernels and variables, apart from the
-//! image.
+//! Metadata from compilers about the kernels and variables in a program.
 //!
-//! The name of an entry consists of the name of the kernel or variable, `@` and a tag. An array of
-//! bytes starts with the number of bits that follow, as a 64-bit number.
+//! The name of an entry consists of the name of the kernel or variable, `@` and a tag. A byte array
+//! starts with a 64-bit number, which is the number of bits that follow.
 
 use super::{build, ptx, spirv};
 use crate::abi::boundary::{Argument, Call, list};
@@ -15,33 +14,35 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// The size of the length at the start of an array, in bytes.
+/// Size in bytes of the length field at the start of a byte array.
 const LENGTH: usize = size_of::<u64>();
 
-/// Properties of a program that are known before it is built.
+/// Properties of a program's kernels and variables that are known before the program is built.
 #[derive(Default)]
 pub(crate) struct Metadata {
     kernels: HashMap<String, KernelMetadata>,
-    /// The names that variables have in the image, by the names that callers use.
+    /// The names that variables have in the image, indexed by the names that callers use.
     variables: HashMap<String, String>,
 }
 
-/// Properties of a kernel. Sizes are in work-items.
+/// Properties of a kernel from the compiler. Sizes are in work-items.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct KernelMetadata {
-    /// The only size of work-groups with which the kernel can be launched.
+    /// The only work-group size with which the kernel can be launched.
     pub(crate) required_size: Option<[usize; 3]>,
-    /// The maximum size in each dimension.
+    /// The maximum work-group size in each dimension.
     pub(crate) largest_size: Option<[usize; 3]>,
     pub(crate) most_items: Option<usize>,
-    /// A size with as many items as the largest group. Its dimensions are not individual limits.
+    /// A work-group size whose product is the maximum number of work-items. Its dimensions are not
+    /// limits of their own.
     pub(crate) extents: Option<[usize; 3]>,
-    /// The size of sub-groups for which the kernel was compiled.
+    /// The sub-group size for which the kernel was compiled.
     pub(crate) sub_group: Option<u32>,
 }
 
 impl KernelMetadata {
-    /// Adds the driver's properties where the compiler's metadata has none.
+    /// Fills in the properties that the compiler's metadata does not specify with those from the
+    /// driver.
     pub(crate) fn or_of(self, properties: &KernelProperties) -> Self {
         let required = properties.required_block;
         Self {
@@ -54,14 +55,13 @@ impl KernelMetadata {
     }
 }
 
-/// The value of a metadata entry.
 enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
 impl Metadata {
-    /// Adds an entry, if its tag is known.
+    /// Adds an entry. Entries with unknown tags are ignored.
     fn add(&mut self, name: &str, tag: &str, value: &Value<'_>) -> Result<()> {
         let kernel = || self.kernels.get(name).copied().unwrap_or_default();
         let kernel = match (tag, value) {
@@ -94,7 +94,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Adds properties from the image itself where the metadata has none.
+    /// Fills in the properties that the metadata does not specify with those from the image.
     pub(super) fn with_image(self, image: &[u8]) -> Self {
         if spirv::is_module(image) {
             return self.with_module(image);
@@ -109,7 +109,7 @@ impl Metadata {
         for (name, size) in spirv::largest_sizes(module) {
             let kernel = self.kernels.entry(name).or_default();
             kernel.largest_size.get_or_insert(size);
-            // No group that the device can launch has more work-items.
+            // The device cannot launch a group with more work-items than this.
             kernel.most_items.get_or_insert(items_of(size));
         }
         self
@@ -127,7 +127,7 @@ impl Metadata {
         self
     }
 
-    /// Returns the metadata of a program that was linked from several programs.
+    /// Merges the metadata of several programs that are linked into one.
     pub(super) fn merged<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut merged = Self::default();
         for one in all {
@@ -141,21 +141,22 @@ impl Metadata {
         merged
     }
 
-    /// Returns the properties of a kernel.
     pub(crate) fn kernel(&self, name: &str) -> KernelMetadata {
         self.kernels.get(name).copied().unwrap_or_default()
     }
 
-    /// Returns the name that a variable has in the image.
+    /// Returns the name that a variable has in the image. If the metadata has no name for it, the
+    /// caller's name is used.
     pub(super) fn variable<'a>(&'a self, name: &'a str) -> &'a str {
         self.variables.get(name).map_or(name, String::as_str)
     }
 }
 
-/// An argument of an entry point: a program's metadata.
+/// An argument of an entry point that contains a program's metadata.
 ///
-/// A count without entries is `INVALID_NULL_POINTER`, and entries with a count of 0 are
-/// `INVALID_SIZE`. A size with other than one to three dimensions is `INVALID_WORK_GROUP_SIZE`.
+/// The call fails with `INVALID_NULL_POINTER` if the count is positive but the entries are null. It
+/// fails with `INVALID_SIZE` if the entries are not null but the count is 0. A size that does not
+/// have 1, 2 or 3 dimensions gives `INVALID_WORK_GROUP_SIZE`.
 pub(super) struct MetadataArgument;
 
 impl Argument for MetadataArgument {
@@ -163,22 +164,22 @@ impl Argument for MetadataArgument {
     type Value<'a> = Metadata;
 
     unsafe fn read(properties: Self::C, _call: &Call) -> Result<Metadata> {
-        // SAFETY: the caller ensures that the pointer is null or valid.
+        // SAFETY: the caller ensures that the pointer is null or refers to valid properties.
         let Some(properties) = (unsafe { properties.as_ref() }) else {
             return Ok(Metadata::default());
         };
         if properties.count == 0 && !properties.pMetadatas.is_null() {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller ensures that there are `count` entries.
+        // SAFETY: the caller ensures that a non-null `pMetadatas` points to `count` entries.
         let entries = unsafe { list(properties.pMetadatas, properties.count as usize) }?;
         let mut metadata = Metadata::default();
         for entry in entries {
             if entry.pName.is_null() {
                 return Err(Failure::NULL_POINTER);
             }
-            // SAFETY: the caller ensures that the name ends with a zero byte, and that the value
-            // has its type.
+            // SAFETY: the caller ensures that the name is null-terminated, and that the value
+            // matches its type.
             let (name, value) = unsafe { (CStr::from_ptr(entry.pName), value_of(entry)?) };
             if let (Some((name, tag)), Some(value)) = (split(&name.to_string_lossy()), value) {
                 metadata.add(name, tag, &value)?;
@@ -188,12 +189,13 @@ impl Argument for MetadataArgument {
     }
 }
 
-/// Returns the value of an entry, if its type is supported.
+/// Returns the value of a metadata entry. Returns `None` if the type of the value is not supported.
 ///
 /// # Safety
-/// The caller must ensure that the value matches its type.
+/// The caller must ensure that the value matches its type. A byte array must have `size` bytes.
 unsafe fn value_of(entry: &ur_program_metadata_t) -> Result<Option<Value<'_>>> {
-    // SAFETY: the caller ensures that the member of the union matches its type.
+    // SAFETY: the caller ensures that the union member that is read here matches the type, and that
+    // a byte array has `size` bytes.
     unsafe {
         Ok(match entry.type_ {
             value_type::UR_PROGRAM_METADATA_TYPE_UINT32 => {
@@ -203,23 +205,24 @@ unsafe fn value_of(entry: &ur_program_metadata_t) -> Result<Option<Value<'_>>> {
             value_type::UR_PROGRAM_METADATA_TYPE_BYTE_ARRAY => {
                 Some(Value::Bytes(list(entry.value.pData.cast(), entry.size)?))
             }
-            // No supported entry has a text as its value.
+            // No supported tag has a text value.
             _ => None,
         })
     }
 }
 
-/// Returns the number of work-items of a group.
+/// Returns the number of work-items in a group of this size.
 fn items_of(size: [usize; 3]) -> usize {
     size.into_iter().fold(1, usize::saturating_mul)
 }
 
-/// Splits the name of an entry into the name of its kernel or variable, and the tag.
+/// Splits the name of an entry into the name of a kernel or variable, and the tag.
 fn split(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once('@')
 }
 
-/// Converts one to three 32-bit numbers to the size of a work-group. Missing dimensions are 1.
+/// Converts a byte array with one to three 32-bit numbers to a work-group size. The missing
+/// dimensions become 1.
 fn size_of_group(bytes: &[u8]) -> Result<[usize; 3]> {
     let numbers = bytes.get(LENGTH..).unwrap_or_default();
     if numbers.is_empty() || !numbers.len().is_multiple_of(4) || numbers.len() > 12 {

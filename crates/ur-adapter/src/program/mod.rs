@@ -1,4 +1,4 @@
-//! Programs: code for devices, as compilers produce it.
+//! Programs: device code that clients pass to the adapter, and its build state.
 
 mod build;
 mod info;
@@ -35,23 +35,24 @@ use unified_runtime_sys::{
     ur_program_native_properties_t, ur_result_t, ur_specialization_constant_info_t,
 };
 
-/// A program: images for one or more devices, and the programs of the library that were built from
-/// them.
+/// A UR program handle: images for one or more devices, and the loaded programs that were built
+/// from them.
 pub(crate) struct Program {
     context: Ref<Context>,
     images: Vec<DeviceImage>,
     metadata: Metadata,
-    /// The values of specialization constants by their ids, for images in SPIR-V.
+    /// The values of the specialization constants that the caller has set, each with its id. Only
+    /// SPIR-V programs have them.
     constants: Lock<Vec<(u32, Vec<u8>)>>,
 }
 
-/// The image for a device.
+/// The image of a program for one device, and its build state.
 struct DeviceImage {
     device: Ref<Device>,
-    /// The original bytes of the image. It is empty for a program that was linked or loaded
-    /// elsewhere.
+    /// The bytes of the image. The bytes are empty if the program was linked, or was created from a
+    /// native handle.
     bytes: Arc<[u8]>,
-    /// The parts for a later link, if the program was linked with unresolved symbols.
+    /// The images for a later link, if the program was linked with unresolved symbols allowed.
     parts: Vec<Part>,
     build: Lock<Build>,
 }
@@ -61,12 +62,12 @@ impl Object for Program {
 }
 
 impl DeviceImage {
-    /// Returns whether the image was not compiled or built yet.
+    /// Returns whether the image has been neither compiled nor built.
     fn is_new(&self) -> bool {
         self.build().status == status::UR_PROGRAM_BUILD_STATUS_NONE
     }
 
-    /// Creates an image that is not built yet.
+    /// Creates an image that has been neither compiled nor built.
     fn new(device: &Ref<Device>, bytes: &[u8]) -> Self {
         Self {
             device: Ref::clone(device),
@@ -76,7 +77,7 @@ impl DeviceImage {
         }
     }
 
-    /// Creates the image of a program that is already loaded.
+    /// Creates the image of a program that needs no further build.
     fn of_loaded(device: &Ref<Device>, build: Build) -> Self {
         Self {
             build: Lock::new(build),
@@ -84,24 +85,23 @@ impl DeviceImage {
         }
     }
 
-    /// Locks the build state of the image.
+    /// Locks and returns the build state of the image.
     fn build(&self) -> MutexGuard<'_, Build> {
         self.build.lock()
     }
 }
 
 impl Program {
-    /// Returns the context in which the program was created.
     pub(crate) fn context(&self) -> &Ref<Context> {
         &self.context
     }
 
-    /// Returns the compiler's metadata of a kernel.
+    /// Returns the compiler's metadata for a kernel.
     pub(crate) fn metadata(&self, kernel: &str) -> KernelMetadata {
         self.metadata.kernel(kernel)
     }
 
-    /// Returns the loaded program for each device on which this program is built.
+    /// Returns the loaded program for each device for which this program was built.
     pub(crate) fn loaded(&self) -> Vec<(Ref<Device>, crosshandle::kernel::Program)> {
         let loaded = |image: &DeviceImage| {
             let program = image.build().program().cloned()?;
@@ -119,7 +119,7 @@ impl Program {
         }
     }
 
-    /// Creates a program from a program of the library that is loaded on a device.
+    /// Creates a program from a program in `crosshandle` that is loaded on a device.
     fn of_loaded(
         context: &Shared<Context>,
         device: &Ref<Device>,
@@ -129,7 +129,8 @@ impl Program {
         Self::new(context.to_ref(), vec![image], Metadata::default())
     }
 
-    /// Returns the SPIR-V module that the program was created from, if any.
+    /// Returns the SPIR-V module from which the program was created. Returns `None` if the program
+    /// was not created from SPIR-V.
     fn module(&self) -> Option<&[u8]> {
         let bytes = &self.images.first()?.bytes;
         spirv::is_module(bytes).then_some(bytes)
@@ -150,21 +151,22 @@ impl Program {
         })
     }
 
-    /// Returns the loaded program on a device.
+    /// Returns the loaded program for a device.
     ///
     /// # Errors
-    /// Returns `INVALID_DEVICE` if the program has no image for the device, and
-    /// `INVALID_PROGRAM_EXECUTABLE` if it is not built there.
+    /// Returns `INVALID_DEVICE` if the program has no image for the device. Returns
+    /// `INVALID_PROGRAM_EXECUTABLE` if the image has not been built.
     fn on(&self, device: &Shared<Device>) -> Result<crosshandle::kernel::Program> {
         let image = self.image(device)?;
         let program = image.build().program().cloned();
         program.ok_or_else(not_built)
     }
 
-    /// Returns the memory of a variable on a device.
+    /// Returns the memory of a global variable on a device.
     ///
     /// # Errors
-    /// Returns the errors of [`on`](Self::on), and `INVALID_VALUE` if the variable does not exist.
+    /// Returns `INVALID_VALUE` if the variable does not exist. Otherwise returns the same errors as
+    /// [`on`](Self::on).
     pub(crate) fn variable(
         &self,
         device: &Shared<Device>,
@@ -188,8 +190,8 @@ pub(crate) fn not_built() -> Failure {
     )
 }
 
-/// Runs the body of an entry point for programs or kernels, if the adapter's devices support
-/// kernels.
+/// Runs the body of an entry point for programs or kernels. Returns an error without running the
+/// body if the adapter's devices do not support kernels.
 pub(crate) fn enter_with_kernels(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     enter(|call| {
         let description = description::get();
@@ -216,7 +218,7 @@ entry_points! {
             if !build::is_image(bytes) {
                 return Err(Failure::new(
                     ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
-                    "this is neither assembly nor a binary that the device's driver loads",
+                    "this is neither assembly nor a binary that the device's driver can load",
                 ));
             }
             Ok(DeviceImage::new(&device.to_ref(), bytes))
@@ -257,7 +259,7 @@ entry_points! {
         let module = program.module().ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_PROGRAM,
-                "this program is not of SPIR-V, so it has no specialization constants",
+                "this program was not created from SPIR-V, so it has no specialization constants",
             )
         })?;
         let known = spirv::constants(module);
@@ -269,7 +271,7 @@ entry_points! {
                     format!("the value of specialization constant {} is null", constant.id),
                 ));
             }
-            // SAFETY: the caller passes `size` bytes.
+            // SAFETY: the caller passes `size` readable bytes at `pValue`.
             let value = unsafe { list(constant.pValue.cast::<u8>(), constant.size) }?;
             spirv::check_constant(&known, constant.id, value)?;
             values.push((constant.id, value.to_vec()));
@@ -280,10 +282,10 @@ entry_points! {
         Ok(())
     }
 
-    /// Returns the driver's program on the first device on which the program is built.
+    /// Returns the driver's program on the first device for which the program was built.
     ///
-    /// If the program has neither been compiled nor built, this call builds it on its first device
-    /// without options, because the driver has no program before that.
+    /// The driver has no program before the build. So if the program has been neither compiled nor
+    /// built, this call builds it for its first device, without options.
     fn get_native_handle(program: Handle<Program>, native: Out<ur_native_handle_t>) {
         if let Some(image) = program.images.first()
             && program.images.iter().all(DeviceImage::is_new)
@@ -292,13 +294,13 @@ entry_points! {
         }
         let loaded = program.loaded();
         let (_, program) = loaded.first().ok_or_else(|| {
-            Failure::unsupported("the driver knows no program before it is built: build it first")
+            Failure::unsupported("a program has no native handle before it is built: build it first")
         })?;
         native.put(program.native().raw())
     }
 
-    /// Creates a program from a native handle, on the context's first device. The driver's handle
-    /// does not specify a device.
+    /// Creates a program on the context's first device from a native handle. The native handle does
+    /// not specify a device.
     fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,
@@ -306,21 +308,22 @@ entry_points! {
         created: Out<ur_program_handle_t>,
     ) {
         if native == 0 {
-            return Err(Failure::argument("this is not a program's native handle"));
+            return Err(Failure::argument("0 is not the native handle of a program"));
         }
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();
         // SAFETY: the caller guarantees that the native handle is valid as long as the program
-        // lives.
+        // exists.
         let loaded = unsafe { crosshandle::kernel::Program::adopt(inner, of_driver(native), ownership(is_owned)) }?;
         let program = Program::of_loaded(context, device, loaded);
         created.put(Shared::hand_out(Shared::new(program)))
     }
 }
 
-/// An argument of an entry point: a number of devices, with the lengths and addresses of their
-/// binaries. The call fails with `INVALID_NULL_POINTER` for a null list or binary, and with
-/// `INVALID_SIZE` for an empty list or binary.
+/// An argument of an entry point that contains one binary for each device. The caller passes the
+/// count, and the addresses of the lists of devices, lengths and binaries. The call fails with
+/// `INVALID_NULL_POINTER` for a null list or binary, and with `INVALID_SIZE` for an empty list or
+/// binary.
 struct Binaries;
 
 impl Argument4 for Binaries {
@@ -343,8 +346,8 @@ impl Argument4 for Binaries {
         if count == 0 {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller passes `count` devices, lengths and binaries. Each binary has as many
-        // bytes as its length says.
+        // SAFETY: the caller passes lists with `count` devices, lengths and binaries. Each binary
+        // has the number of bytes that its length specifies.
         unsafe {
             let devices = Handles::<Device>::read(count, devices, call)?;
             let lengths = list(lengths, count as usize)?;
@@ -360,8 +363,9 @@ impl Argument4 for Binaries {
     }
 }
 
-/// An argument of an entry point: the bytes of a module, and their number. The call fails with
-/// `INVALID_NULL_POINTER` at null, and with `INVALID_SIZE` if there are no bytes.
+/// An argument of an entry point that contains the bytes of a module. The caller passes the address
+/// and the length. The call fails with `INVALID_NULL_POINTER` if the address is null, and with
+/// `INVALID_SIZE` if the length is 0.
 struct Module;
 
 impl Argument2 for Module {
@@ -374,7 +378,7 @@ impl Argument2 for Module {
         if length == 0 {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller passes `length` bytes.
+        // SAFETY: the caller passes `length` readable bytes.
         unsafe { list(first.cast(), length) }
     }
 }

@@ -1,22 +1,22 @@
-//! Assembly for NVIDIA GPUs (PTX). The adapter reads the block sizes for which kernels were
-//! compiled, because the driver does not report them.
+//! PTX, the assembly language for NVIDIA GPUs. The adapter reads the block sizes for which kernels
+//! were compiled, because the driver does not report them.
 
-/// The block sizes in a kernel's directives, in threads.
+/// The block sizes from a kernel's directives, in threads.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Blocks {
-    /// The only size with which the driver launches the kernel (`.reqntid`).
+    /// The only block size with which the driver launches the kernel (`.reqntid`).
     pub(super) required: Option<[usize; 3]>,
-    /// The extents whose product is the maximum number of threads (`.maxntid`).
+    /// A block size whose product is the maximum number of threads (`.maxntid`).
     pub(super) extents: Option<[usize; 3]>,
 }
 
-/// Returns whether a text starts like PTX, with a version.
+/// Returns whether a text starts like PTX, with a `.version` directive.
 pub(super) fn is_assembly(text: &str) -> bool {
     Tokens::new(text).next() == Some(".version")
 }
 
-/// Returns the block sizes of each kernel that has such directives. The result for invalid assembly
-/// is arbitrary, because the compiler refuses it anyway.
+/// Returns the block sizes of each kernel that has such directives. For invalid assembly, the
+/// result is arbitrary, because the compiler rejects the assembly anyway.
 pub(super) fn blocks(text: &str) -> Vec<(&str, Blocks)> {
     let mut tokens = Tokens::new(text);
     let mut found = Vec::new();
@@ -26,8 +26,8 @@ pub(super) fn blocks(text: &str) -> Vec<(&str, Blocks)> {
         }
         let Some(name) = tokens.next() else { break };
         let mut blocks = Blocks::default();
-        // Directives are between the parameters and the body, or between the parameters and the end
-        // of a declaration.
+        // Directives follow the parameters, and end at the body or at the semicolon of a
+        // declaration.
         let mut token = tokens.next();
         while let Some(directive) = token {
             token = match directive {
@@ -51,8 +51,8 @@ pub(super) fn blocks(text: &str) -> Vec<(&str, Blocks)> {
     found
 }
 
-/// The tokens of assembly without comments: names with their dots, numbers, texts, and single
-/// characters.
+/// An iterator over the tokens of PTX: names with their dots, numbers, string literals, and single
+/// characters. Comments are skipped.
 struct Tokens<'a> {
     rest: &'a str,
 }
@@ -62,8 +62,8 @@ impl<'a> Tokens<'a> {
         Self { rest: text }
     }
 
-    /// Reads a size of one to three numbers, and the token after the size. Missing dimensions are
-    /// 1.
+    /// Reads a size of one to three numbers. Returns the size and the token that follows it. The
+    /// missing dimensions become 1.
     fn size(&mut self) -> (Option<[usize; 3]>, Option<&'a str>) {
         let mut size = [1; 3];
         let mut token = self.next();
@@ -100,8 +100,8 @@ impl<'a> Iterator for Tokens<'a> {
         let first = self.rest.chars().next()?;
         let is_part = |part: char| part.is_ascii_alphanumeric() || "._$%".contains(part);
         let end = match first {
-            // A text may contain characters that look like a comment, such as in the path of a
-            // file.
+            // A string literal, such as the path of a file, may contain characters that look like a
+            // comment.
             '"' => self.rest[1..].find('"').map(|end| end + 2),
             _ if is_part(first) => self.rest.find(|part| !is_part(part)),
             _ => Some(first.len_utf8()),

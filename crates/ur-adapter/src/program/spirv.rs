@@ -1,22 +1,23 @@
-//! SPIR-V modules. The adapter reads only the parts that show errors of callers: the header and the
-//! specialization constants.
+//! SPIR-V modules. The adapter reads the header, the specialization constants, the maximum
+//! work-group sizes, and the sizes of kernel parameters.
 
 use crate::abi::failure::{Failure, Result};
 use crosshandle::kernel::ProgramImage;
 use std::collections::HashMap;
 use unified_runtime_sys::ur_result_t;
 
-/// The first word of a module.
+/// The first word of a SPIR-V module.
 const MAGIC: u32 = 0x0723_0203;
-/// The number of words in the header of a module.
+/// Number of words in the header of a SPIR-V module.
 const HEADER: usize = 5;
 
-/// Returns whether bytes start like a module.
+/// Returns whether the bytes start like a SPIR-V module.
 pub(super) fn is_module(bytes: &[u8]) -> bool {
     bytes.first_chunk().map(|word| u32::from_le_bytes(*word)) == Some(MAGIC)
 }
 
-/// Fails if the bytes do not start like a module. The compiler decides whether the module is valid.
+/// Returns `INVALID_BINARY` if the bytes do not start like a SPIR-V module. The compiler decides
+/// whether the module is valid.
 pub(super) fn check(bytes: &[u8]) -> Result<()> {
     if is_module(bytes) && bytes.len() >= 4 * HEADER && bytes.len().is_multiple_of(4) {
         return Ok(());
@@ -27,13 +28,13 @@ pub(super) fn check(bytes: &[u8]) -> Result<()> {
     ))
 }
 
-/// The size in bytes of each specialization constant that is a number, by the constant's id. The
-/// size is `None` if it is unknown.
+/// The sizes in bytes of a module's numeric specialization constants, indexed by id. `None` means
+/// that the size is unknown.
 pub(super) type Constants = HashMap<u32, Option<usize>>;
 
-/// Returns the specialization constants of a module.
+/// Returns the specialization constants in a module.
 pub(super) fn constants(module: &[u8]) -> Constants {
-    // SAFETY: the module is read but not compiled.
+    // SAFETY: this call only reads the sizes of the constants. The module is not compiled.
     unsafe { ProgramImage::spirv(module) }.constant_sizes()
 }
 
@@ -44,38 +45,39 @@ const OP_TYPE_FLOAT: u32 = 22;
 const OP_FUNCTION_PARAMETER: u32 = 55;
 /// The first instruction of a function's body.
 const OP_LABEL: u32 = 248;
-/// The first instruction of a function. No declarations about kernels follow it.
+/// The first instruction of a function. All entry points and execution modes precede it.
 const OP_FUNCTION: u32 = 54;
-/// The execution mode that specifies the maximum size of work-groups.
+/// The execution mode `MaxWorkgroupSizeINTEL`, which specifies the maximum work-group size.
 const MODE_LARGEST_SIZE: u32 = 5893;
 
-/// Returns the words of a module. Extra bytes at the end of a damaged module are ignored.
+/// Returns the words of a module. If the module's length is not a multiple of 4, the last bytes are
+/// ignored.
 fn words_of(module: &[u8]) -> Vec<u32> {
     let (words, _) = module.as_chunks::<4>();
     words.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// Yields the instructions after a module's header, each as its operation and its words. Stops at
-/// the first damaged instruction.
+/// Iterates over the instructions after the header. Each item is an operation code and the words of
+/// its instruction. The iteration ends at the first damaged instruction.
 fn instructions(words: &[u32]) -> impl Iterator<Item = (u32, &[u32])> {
     let mut rest = words.get(HEADER..).unwrap_or_default();
     std::iter::from_fn(move || {
         let first = *rest.first()?;
         let (instruction, behind) = rest.split_at_checked((first >> 16) as usize)?;
         rest = behind;
-        // An instruction without words would be read endlessly.
+        // An instruction with a length of 0 would cause an endless loop.
         (!instruction.is_empty()).then_some((first & 0xFFFF, instruction))
     })
 }
 
-/// Returns the text in the words of an instruction, up to its zero byte.
+/// Returns the string in the operands of an instruction, up to the terminating zero byte.
 fn text_of(words: &[u32]) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// Returns the maximum size of work-groups of each kernel that declares one.
+/// Returns the maximum work-group size of each kernel that declares one.
 pub(super) fn largest_sizes(module: &[u8]) -> Vec<(String, [usize; 3])> {
     let words = words_of(module);
     let (mut names, mut sizes) = (HashMap::new(), HashMap::new());
@@ -97,8 +99,8 @@ pub(super) fn largest_sizes(module: &[u8]) -> Vec<(String, [usize; 3])> {
         .collect()
 }
 
-/// Returns the size in bytes of each parameter of a kernel, or `None` for parameters that are not a
-/// single number. The result is empty if the module does not contain the kernel.
+/// Returns the size in bytes of each parameter of a kernel. A parameter that is not a single number
+/// gives `None`. The result is empty if the module does not contain the kernel.
 pub(super) fn numbers(module: &[u8], kernel: &str) -> Vec<Option<usize>> {
     let words = words_of(module);
     let (mut entry, mut sizes) = (None, HashMap::new());
@@ -122,11 +124,11 @@ pub(super) fn numbers(module: &[u8], kernel: &str) -> Vec<Option<usize>> {
     parameters
 }
 
-/// Fails for a value of a constant that does not exist or has another size.
+/// Checks the value for a specialization constant.
 ///
 /// # Errors
-/// Returns `INVALID_SPEC_ID` if the constant does not exist, or `INVALID_VALUE` if the size is
-/// wrong.
+/// Returns `INVALID_SPEC_ID` if the module has no such constant, and `INVALID_VALUE` if the value
+/// has the wrong size.
 pub(super) fn check_constant(known: &Constants, number: u32, value: &[u8]) -> Result<()> {
     match known.get(&number) {
         None => Err(Failure::new(
@@ -136,7 +138,7 @@ pub(super) fn check_constant(known: &Constants, number: u32, value: &[u8]) -> Re
         Some(Some(size)) if *size != value.len() => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
             format!(
-                "specialization constant {number} has {size} bytes, but the value {}",
+                "specialization constant {number} has {size} bytes, but the value has {}",
                 value.len()
             ),
         )),
@@ -148,7 +150,8 @@ pub(super) fn check_constant(known: &Constants, number: u32, value: &[u8]) -> Re
 mod tests {
     use super::*;
 
-    /// The kernels of the conformance suite. `scale` has a 32-bit constant.
+    /// The kernels of the conformance suite. The kernel `scale` uses a 32-bit specialization
+    /// constant.
     const MODULE: &[u8] = include_bytes!("../../../conformance/kernels/kernels.spv");
 
     #[test]
@@ -173,7 +176,7 @@ mod tests {
         for end in (0..MODULE.len()).step_by(7) {
             numbers(&MODULE[..end], "fill");
         }
-        // An instruction without words, and an instruction with more words than the module.
+        // An instruction with a length of 0, and an instruction that exceeds the module.
         for damaged in [0, 0xFFFF_0036] {
             let words = [MAGIC, 0, 0, 0, 0, damaged, 0].map(u32::to_le_bytes);
             assert!(numbers(&words.concat(), "fill").is_empty());

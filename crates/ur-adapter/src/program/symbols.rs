@@ -1,4 +1,4 @@
-//! Entry points that look up functions and variables of programs by name.
+//! Entry points that look up functions and variables in a program by name.
 
 use super::{Program, enter_with_kernels};
 use crate::abi::boundary::{MaybeOut, Out, Text, entry_points};
@@ -13,7 +13,7 @@ use unified_runtime_sys::ur_result_t;
 entry_points! {
     in enter_with_kernels;
 
-    /// Returns the driver's handle of a function as its pointer.
+    /// Returns the pointer to a function, which is the driver's handle of the kernel.
     pub(super) fn get_function_pointer(
         device: Handle<Device>,
         program: Handle<Program>,

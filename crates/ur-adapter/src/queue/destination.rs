@@ -1,5 +1,4 @@
-//! Destinations of commands: submissions to queues, command buffers, and checks without a
-//! submission.
+//! Destinations of commands: a queue, a command buffer, or a check that submits nothing.
 
 use super::Queue;
 use crate::abi::object::{Ref, Shared};
@@ -7,27 +6,28 @@ use crate::context::Context;
 use crate::discovery::Device;
 use crate::memory::buffer::BufferUse;
 
-/// The destination for which a command is made.
+/// The destination for which a command is created.
 pub(crate) trait Destination {
-    /// Returns the context that the command is made in.
+    /// Returns the context in which the command is created.
     fn context(&self) -> &Ref<Context>;
 
-    /// Returns the device that the command is made for.
+    /// Returns the device for which the command is created.
     fn device(&self) -> &Ref<Device>;
 
-    /// Returns whether the command may run more than once. The command then keeps its memory alive
-    /// even while it does not run, and freeing the memory must not wait for the command.
+    /// Returns whether the destination records commands that may run more than once. A recorded
+    /// command keeps its memory alive even while it does not run, so freeing the memory must not
+    /// wait for the command.
     fn is_recording(&self) -> bool;
 
-    /// Records in a buffer that a command for this destination uses it.
+    /// Marks a buffer as used by a command for this destination.
     fn note(&self, buffer: BufferUse<'_>);
 }
 
-/// The destination of commands that are only checked and never submitted. They are checked as if
-/// they were submitted to the queue, and have no side effects.
-pub(crate) struct Question<'a>(pub(crate) &'a Queue);
+/// A destination for commands that are only checked and never submitted. The checks are those for a
+/// submission to the queue, and they have no side effects.
+pub(crate) struct CheckOnly<'a>(pub(crate) &'a Queue);
 
-impl Destination for Question<'_> {
+impl Destination for CheckOnly<'_> {
     fn context(&self) -> &Ref<Context> {
         self.0.context()
     }

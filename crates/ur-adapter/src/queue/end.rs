@@ -1,18 +1,19 @@
-//! Notification of the time at which all commands of a queue are done.
+//! Notification that all commands of a queue are complete.
 
 use super::{Queue, QueueState};
 use crate::abi::lock::Lock;
 use crosshandle::{Command, Context, Event, EventOptions};
 use std::sync::{Arc, Weak};
 
-/// Number of the signal that ends a queue's commands. Each event of this module has only this
-/// signal.
+/// Value of the signal that follows a queue's commands. Each event in this module is signalled
+/// once.
 pub(crate) const ENDED: u64 = 1;
 
-/// Reports when a queue's commands are done, even if the queue was dropped.
+/// Reports when a queue's commands are complete, even after the queue was dropped.
 pub(crate) struct QueueEnd {
     queue: Weak<QueueState>,
-    /// The event that follows the commands of a queue that was dropped while it was busy.
+    /// The event that follows the last command of a dropped queue. `None` if the queue still exists
+    /// or was idle when it was dropped.
     of_dropped: Lock<Option<Event>>,
 }
 
@@ -24,12 +25,12 @@ impl QueueEnd {
         })
     }
 
-    /// Returns an event that is signalled when all submitted commands are done. Returns `None` for
-    /// a queue that was idle when it was dropped.
+    /// Returns an event that is signalled when all submitted commands are complete. Returns `None`
+    /// if the queue was dropped while it was idle.
     ///
     /// # Errors
-    /// Fails if a limit of the system is reached, or if the queue accepts no commands, for example
-    /// because it is being captured.
+    /// Returns an error if a system limit is reached. Also returns an error if the queue accepts no
+    /// commands, for example because it is being captured.
     pub(crate) fn event(&self, context: &Context) -> crosshandle::Result<Option<Event>> {
         let Some(queue) = self.queue.upgrade() else {
             return Ok(self.of_dropped.lock().clone());
@@ -40,7 +41,7 @@ impl QueueEnd {
         Ok(Some(event))
     }
 
-    /// Returns whether the queue was dropped and its commands are done.
+    /// Returns whether the queue was dropped and all its commands are complete.
     fn is_over(&self) -> bool {
         let is_signalled = |event: &Event| !matches!(event.try_wait_submitted(), Ok(false));
         self.queue.strong_count() == 0 && self.of_dropped.lock().as_ref().is_none_or(is_signalled)
@@ -52,8 +53,8 @@ fn new_event(context: &Context) -> crosshandle::Result<Event> {
 }
 
 impl Queue {
-    /// Submits the last command of a queue that is dropped while it is busy. Objects that wait for
-    /// the queue are notified when the command is done.
+    /// Submits the last command of a queue that is dropped while it is busy. The objects that watch
+    /// the queue are notified when this command is complete.
     pub(super) fn submit_last(&self, last: Command) -> crosshandle::Result<()> {
         let end = &self.state.end;
         let last = last.after_earlier();
@@ -77,7 +78,8 @@ impl Queue {
 pub(crate) struct Users(Lock<Vec<Arc<QueueEnd>>>);
 
 impl Users {
-    /// Records that commands of a queue use the object. Call it before such a command is submitted.
+    /// Records that commands on a queue use the object. Call this function before submitting such a
+    /// command.
     pub(crate) fn note(&self, queue: &Queue) {
         let end = &queue.state.end;
         let mut ends = self.0.lock();
@@ -87,7 +89,7 @@ impl Users {
         }
     }
 
-    /// Returns the completions of the recorded queues.
+    /// Returns the completion notification for each queue that was recorded.
     pub(crate) fn ends(&self) -> Vec<Arc<QueueEnd>> {
         self.0.lock().clone()
     }

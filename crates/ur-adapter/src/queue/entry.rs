@@ -1,4 +1,4 @@
-//! The queues' entry points.
+//! The entry points for queues.
 
 use super::{NATIVE, Queue};
 use crate::abi::boundary::{MaybeIn, MaybeInMut, Out, entry_points};
@@ -32,7 +32,7 @@ entry_points! {
         let flags = properties.map_or(0, |properties| properties.flags);
         check_flags(flags)?;
         if let Some(properties) = properties {
-            // SAFETY: the caller passes a chain of properties.
+            // SAFETY: the caller passes a valid chain of property structures.
             unsafe { check_index(properties) }?;
         }
         let order = if flags & UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE != 0 {
@@ -59,8 +59,8 @@ entry_points! {
     ) {
         let kind = desc.and_then(|desc| NonNull::new(desc.pNativeData.cast::<i32>()));
         if let (Some(own), Some(kind)) = (description::get().queue_kind, kind) {
-            // SAFETY: the caller's description contains an address to which the number of the
-            // queue's kind can be written.
+            // SAFETY: the caller guarantees that a non-null `pNativeData` is valid for a write of
+            // the queue kind, which is an `i32`.
             unsafe { kind.write(own) };
         }
         let of_driver = queue.inner().native().map(NativeObject::raw);
@@ -76,12 +76,12 @@ entry_points! {
     ) {
         if context.first().0.has_driver() {
             let device = device.unwrap_or(context.first().0);
-            // SAFETY: the caller passes a chain of properties.
+            // SAFETY: the caller passes a valid chain of property structures.
             let flags = unsafe { native_flags(properties) }?;
             let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
             let inner = context.on(device)?;
-            // SAFETY: the caller passes a queue of the driver, and keeps it unless it transfers the
-            // ownership.
+            // SAFETY: the caller passes a queue of the driver. It keeps the queue alive unless it
+            // transfers the ownership.
             let inner = unsafe { crosshandle::Queue::adopt(inner, of_driver(native), ownership(is_owned))? };
             return created.put(Queue::create(context, device, inner, flags));
         }
@@ -89,7 +89,7 @@ entry_points! {
         if device.is_some_and(|device| !std::ptr::eq(device, &*state.device)) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE,
-                "this native queue is one of another device",
+                "this native queue belongs to another device",
             ));
         }
         context.on(&state.device)?;
@@ -99,7 +99,7 @@ entry_points! {
 
     fn finish(queue: Handle<Queue>) {
         if let Some(capture) = queue.capture_slot().capture() {
-            return Err(capture.refuse("a capturing queue runs no commands that could be waited for"));
+            return Err(capture.refuse("a queue that is being captured runs no commands, so it cannot be waited for"));
         }
         Ok(queue.inner().finish()?)
     }
@@ -109,10 +109,11 @@ entry_points! {
     }
 }
 
-/// Fails for unknown flags, and for flags that exclude each other.
+/// Checks the flags for a queue.
 ///
 /// # Errors
-/// Returns `INVALID_ENUMERATION` or `INVALID_QUEUE_PROPERTIES`.
+/// Returns `INVALID_ENUMERATION` for unknown flags. Returns `INVALID_QUEUE_PROPERTIES` for flags
+/// that exclude each other, and for queues that kernels submit to.
 fn check_flags(flags: ur_queue_flags_t) -> Result<()> {
     if flags & UR_QUEUE_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -132,18 +133,18 @@ fn check_flags(flags: ur_queue_flags_t) -> Result<()> {
         return invalid("a queue cannot submit both in batches and immediately");
     }
     if flags & (UR_QUEUE_FLAG_ON_DEVICE | UR_QUEUE_FLAG_ON_DEVICE_DEFAULT) != 0 {
-        return invalid("queues on the device, to which kernels submit, are not supported");
+        return invalid("device queues, to which kernels submit commands, are not supported");
     }
     Ok(())
 }
 
-/// Fails for a compute queue index other than the first one.
+/// Checks the index of the compute queue. The only valid index is 0.
 ///
 /// # Errors
 /// Returns `INVALID_VALUE` if the index is not 0.
 ///
 /// # Safety
-/// The caller must ensure that the structures that follow the properties satisfy [`chain::find`].
+/// The chain that starts at `properties.pNext` must satisfy the contract of [`chain::find`].
 unsafe fn check_index(properties: &ur_queue_properties_t) -> Result<()> {
     let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_INDEX_PROPERTIES;
     // SAFETY: the caller upholds this function's contract.
@@ -161,7 +162,7 @@ fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query<'_>) -> Res
     match name {
         ur_queue_info_t::UR_QUEUE_INFO_CONTEXT => query.value(queue.context.handle()),
         ur_queue_info_t::UR_QUEUE_INFO_DEVICE => query.value(queue.state.device.handle()),
-        // Queues that run on the device itself are not supported.
+        // Queues that kernels submit to are not supported.
         ur_queue_info_t::UR_QUEUE_INFO_DEVICE_DEFAULT => {
             query.value::<ur_queue_handle_t>(std::ptr::null_mut())
         }
@@ -169,27 +170,28 @@ fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query<'_>) -> Res
         ur_queue_info_t::UR_QUEUE_INFO_REFERENCE_COUNT => query.value(queue.references()),
         ur_queue_info_t::UR_QUEUE_INFO_SIZE => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_QUEUE,
-            "only queues on the device have a size",
+            "only device queues have a size",
         )),
         ur_queue_info_t::UR_QUEUE_INFO_EMPTY => query.truth(queue.inner().is_idle()),
         _ => Err(Failure::ENUMERATION),
     }
 }
 
-/// Reads the properties of a native queue, and returns its flags.
+/// Reads the properties for a native queue, and returns the queue flags.
 ///
 /// # Errors
-/// Returns `UNSUPPORTED_FEATURE` for a kind of queue that cannot be adopted, and the errors of
-/// [`check_flags`].
+/// Returns `UNSUPPORTED_FEATURE` if queues of this kind cannot be adopted. Otherwise returns the
+/// same errors as [`check_flags`].
 ///
 /// # Safety
-/// The caller must ensure that the structures that follow the properties satisfy [`chain::find`].
+/// The chain that starts at `properties.pNext` must satisfy the contract of [`chain::find`]. A
+/// `pNativeData` in it must be null or point to the queue kind, which is an `i32`.
 unsafe fn native_flags(
     properties: Option<&ur_queue_native_properties_t>,
 ) -> Result<ur_queue_flags_t> {
     let next = properties.map_or(std::ptr::null(), |properties| properties.pNext.cast_const());
-    // SAFETY: the caller upholds this function's contract. The description contains the address of
-    // the number of the queue's kind.
+    // SAFETY: the caller ensures that the chain is valid, and that a non-null `pNativeData` points
+    // to an `i32`.
     let (kind, own) = unsafe {
         let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_NATIVE_DESC;
         let kind = chain::find::<ur_queue_native_desc_t>(next, stype)
@@ -201,7 +203,7 @@ unsafe fn native_flags(
         && *kind != own
     {
         return Err(Failure::unsupported(
-            "only immediate command lists can be queues here",
+            "only immediate command lists can be adopted as queues",
         ));
     }
     let flags = own.map_or(0, |properties| properties.flags);
@@ -209,7 +211,6 @@ unsafe fn native_flags(
     Ok(flags)
 }
 
-/// The entry points for queues.
 pub(crate) const TABLE: ur_queue_dditable_t = ur_queue_dditable_t {
     pfnGetInfo: Some(get_info),
     pfnCreate: Some(create),

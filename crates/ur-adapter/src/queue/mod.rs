@@ -1,4 +1,5 @@
-//! Queues, which run commands in order, or as soon as the events that they wait for have happened.
+//! Queues, which run commands in order or out of order. An out-of-order command starts as soon as
+//! the events that it waits for are signalled.
 
 pub(crate) mod destination;
 pub(crate) mod end;
@@ -19,13 +20,13 @@ use unified_runtime_sys::{
     UR_QUEUE_FLAG_PROFILING_ENABLE, ur_queue_flags_t, ur_queue_handle_t, ur_queue_handle_t_,
 };
 
-/// A queue. Several UR queues share one [`QueueState`] if they were made from one native handle.
+/// A UR queue handle. Queues created from one native handle share a [`QueueState`].
 pub(crate) struct Queue {
     context: Ref<Context>,
     state: Arc<QueueState>,
 }
 
-/// A queue of the library, with its device and flags.
+/// A queue in `crosshandle`, with its device, its UR flags, and the state of its capture.
 pub(crate) struct QueueState {
     device: Ref<Device>,
     inner: crosshandle::Queue,
@@ -47,7 +48,6 @@ impl Finish for QueueState {
 }
 
 impl Queue {
-    /// Creates a queue and returns its handle.
     fn create(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -67,40 +67,41 @@ impl Queue {
         Shared::hand_out(Shared::new(Self { context, state }))
     }
 
-    /// Returns the context that the queue was made in.
+    /// Returns the context in which the queue was created.
     pub(crate) fn context(&self) -> &Ref<Context> {
         &self.context
     }
 
-    /// Returns the device that the queue is on.
+    /// Returns the device of the queue.
     pub(crate) fn device(&self) -> &Ref<Device> {
         &self.state.device
     }
 
-    /// Returns the library's queue.
+    /// Returns the queue in `crosshandle`.
     #[inline]
     pub(crate) fn inner(&self) -> &crosshandle::Queue {
         &self.state.inner
     }
 
-    /// Returns the slot for the capture that the queue records into.
+    /// Returns the slot that contains the queue's active capture, if any.
     #[inline]
     pub(crate) fn capture_slot(&self) -> &Arc<CaptureSlot> {
         &self.state.capture
     }
 
-    /// Returns whether commands run in order.
+    /// Returns whether the queue runs its commands in order.
     pub(crate) fn is_in_order(&self) -> bool {
         self.state.flags & UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
     }
 
-    /// Returns whether the queue's events record timestamps.
+    /// Returns whether events that this queue signals record timestamps.
     #[inline]
     pub(crate) fn is_profiling(&self) -> bool {
         self.state.flags & UR_QUEUE_FLAG_PROFILING_ENABLE != 0
     }
 
-    /// Returns whether threads that wait for the queue's events should sleep at once.
+    /// Returns whether threads that wait for the queue's events should sleep immediately instead of
+    /// spinning.
     #[inline]
     pub(crate) fn is_low_power(&self) -> bool {
         self.state.flags & UR_QUEUE_FLAG_LOW_POWER_EVENTS_SUPPORT_EXP != 0
@@ -108,8 +109,8 @@ impl Queue {
 }
 
 impl Drop for Queue {
-    /// Keeps the context alive until the last command is done. Running commands may use objects
-    /// that only the context keeps alive, such as addresses with physical memory.
+    /// Keeps the context alive until the last command is complete. Running commands may use objects
+    /// that only the context keeps alive, such as mapped address ranges.
     fn drop(&mut self) {
         if self.inner().is_idle() {
             return;
@@ -120,7 +121,7 @@ impl Drop for Queue {
             Ok::<_, Infallible>(())
         });
         if let Err(error) = self.submit_last(release) {
-            tracing::error!(%error, "a context may end before the commands that use it");
+            tracing::error!(%error, "a context may be destroyed before the commands that use it are complete");
         }
     }
 }

@@ -2,16 +2,16 @@
 //! time of their calls.
 
 use super::KEPT;
+use crate::attackers::running::Running;
 use crate::failure::Failure;
 use crate::pattern::pattern;
 use crosshandle::holder::{Backup, HeldName, HoldOptions, Holder};
 use crosshandle::{Context, ContextOptions, Device, Memory};
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 /// The command-line word that starts an honest program.
@@ -31,7 +31,6 @@ fn limit() -> Duration {
     LIMIT * crate::slowdown()
 }
 
-/// The state of an honest program.
 struct Program {
     directory: PathBuf,
     holder: Holder,
@@ -199,19 +198,8 @@ pub(crate) fn serve(directory: PathBuf) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// An honest program, as seen by the siege. Ended on drop.
-pub(super) struct Honest {
-    child: Child,
-    input: ChildStdin,
-    answers: Receiver<String>,
-}
-
-impl Drop for Honest {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// An honest program, as seen by the siege.
+pub(super) struct Honest(Running);
 
 impl Honest {
     pub(super) fn start(
@@ -223,39 +211,20 @@ impl Honest {
         if let Some(user) = user {
             command.uid(user).gid(user);
         }
-        let mut child = command
-            .args(["attack", ROLE])
-            .arg(directory)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Failure::new("no pipes"));
-        };
-        let (tell, answers) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let _ = tell.send(line);
-            }
-        });
-        Ok(Self {
-            child,
-            input,
-            answers,
-        })
+        let command = command.args(["attack", ROLE]).arg(directory);
+        Ok(Self(Running::start(command)?))
     }
 
     /// Sends a command line. [`Self::hear`] returns the answer.
     pub(super) fn say(&mut self, line: &str) -> Result<(), Failure> {
-        writeln!(self.input, "{line}")?;
-        Ok(())
+        self.0.say(line)
     }
 
     /// Returns the answer to a command that takes `length` if nothing delays it.
     pub(super) fn hear(&mut self, length: Duration) -> Result<String, Failure> {
         // A late call ends within its own limit and reports that it is late.
         let limit = length + RECOVERY * crate::slowdown() + 4 * limit();
-        let answer = self.answers.recv_timeout(limit)?;
+        let answer = self.0.hear(limit)?;
         match answer.split_once(' ') {
             Some(("ok", answer)) => Ok(answer.to_owned()),
             _ => Err(Failure::new(answer)),

@@ -67,7 +67,7 @@ impl Pattern {
             forge(&self.reads, records[1])?,
         );
         Ok(format!(
-            r#"{{"protocol":2,"question":{{"hold":{{"name":"{name}","replaces":true,"parts":[{{"role":"memory","device":"host","kind":"device","bytes":{LEN},"handle":"{writes}","read_only":"{reads}"}}]}}}}}}"#
+            r#"{{"protocol":2,"request":{{"hold":{{"name":"{name}","replaces":true,"parts":[{{"role":"memory","device":"host","kind":"device","bytes":{LEN},"handle":"{writes}","read_only":"{reads}"}}]}}}}}}"#
         )
         .into_bytes())
     }
@@ -91,7 +91,6 @@ fn answer_for(victim: &Victim, exporter: u64) -> Result<Socket, Failure> {
     Ok(socket)
 }
 
-/// A file that is removed on drop.
 struct Removed(PathBuf);
 
 impl Drop for Removed {

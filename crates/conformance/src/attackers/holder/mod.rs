@@ -33,7 +33,7 @@ const CALL: Duration = Duration::from_millis(300);
 pub(super) fn attackers() -> &'static [Attacker] {
     const ALL: &[Attacker] = &[
         Attacker::new("busy-loop", programs::busy_loop),
-        Attacker::new("question-flood", programs::question_flood),
+        Attacker::new("request-flood", programs::request_flood),
         Attacker::new("waits", programs::waits),
         Attacker::new("unread-answers", programs::unread_answers),
         Attacker::new("unread-memory", programs::unread_memory),
@@ -68,13 +68,13 @@ fn context(directory: &Path) -> Result<Context, Failure> {
 }
 
 /// Returns the bytes of a request in the current protocol version.
-fn question(question: &str) -> Vec<u8> {
-    format!(r#"{{"protocol":2,"question":{question}}}"#).into_bytes()
+fn request(request: &str) -> Vec<u8> {
+    format!(r#"{{"protocol":2,"request":{request}}}"#).into_bytes()
 }
 
 /// Sends a request to the holder, and returns the connection. Does not wait for the reply.
-fn ask(victim: &Victim, question: &[u8]) -> rustix::io::Result<OwnedFd> {
+fn ask(victim: &Victim, request: &[u8]) -> rustix::io::Result<OwnedFd> {
     let connection = socket::connect_to(&victim.directory.join("holder.sock"))?;
-    socket::send(&connection, question, &[])?;
+    socket::send(&connection, request, &[])?;
     Ok(connection)
 }

@@ -1,6 +1,6 @@
 //! Programs that use up a holder's time, connections and replies.
 
-use super::{CALL, HOSTILE, KEPT, ask, context, holder, question};
+use super::{CALL, HOSTILE, KEPT, ask, context, holder, request};
 use crate::attackers::{Report, Stop, Victim, socket};
 use crate::failure::Failure;
 use crate::raw::{self, Request};
@@ -33,22 +33,22 @@ const LABEL: usize = 4096;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Returns the requests of a flood: valid, expensive, and meaningless ones.
-fn questions() -> Vec<Vec<u8>> {
+fn requests() -> Vec<Vec<u8>> {
     let name = format!("{KEPT}0");
     vec![
-        question(r#""status""#),
-        question(&format!(r#"{{"open":{{"name":"{name}","writes":false}}}}"#)),
-        question(r#"{"list":{"after":null}}"#),
-        question(&format!(
+        request(r#""status""#),
+        request(&format!(r#"{{"open":{{"name":"{name}","writes":false}}}}"#)),
+        request(r#"{"list":{"after":null}}"#),
+        request(&format!(
             r#"{{"await":{{"name":"{name}","version":1000000}}}}"#
         )),
-        question(&format!(
+        request(&format!(
             r#"{{"claim":{{"name":"{HOSTILE}none","forces":true,"request":7}}}}"#
         )),
-        question(&format!(
+        request(&format!(
             r#"{{"take_back":{{"name":"{name}","version":1,"parts":[]}}}}"#
         )),
-        question(&format!(
+        request(&format!(
             r#"{{"hold":{{"name":"{HOSTILE}none","parts":[]}}}}"#
         )),
         vec![b'{'; 50_000],
@@ -57,7 +57,7 @@ fn questions() -> Vec<Vec<u8>> {
 }
 
 /// Leaves the holder alone and only takes processor time, with as many threads as
-/// [`question_flood`]. Other attackers are compared with it.
+/// [`request_flood`]. Other attackers are compared with it.
 pub(super) fn busy_loop(_: &Victim, stop: &Stop) -> Result<Report, Failure> {
     stop.begun();
     std::thread::scope(|scope| {
@@ -69,8 +69,8 @@ pub(super) fn busy_loop(_: &Victim, stop: &Stop) -> Result<Report, Failure> {
 }
 
 /// Sends all kinds of requests without a pause, on many connections, and reads no reply.
-pub(super) fn question_flood(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-    let questions = questions();
+pub(super) fn request_flood(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let requests = requests();
     let flood = |first: usize| {
         let (mut kept, mut report) = (VecDeque::new(), Report::default());
         for number in first.. {
@@ -78,7 +78,7 @@ pub(super) fn question_flood(victim: &Victim, stop: &Stop) -> Result<Report, Fai
                 break;
             }
             report.attempts += 1;
-            if let Ok(connection) = ask(victim, &questions[number % questions.len()]) {
+            if let Ok(connection) = ask(victim, &requests[number % requests.len()]) {
                 kept.push_back(connection);
                 report.landed += 1;
             }
@@ -105,7 +105,7 @@ pub(super) fn question_flood(victim: &Victim, stop: &Stop) -> Result<Report, Fai
 
 /// Takes as many connections and waits as the holder allows.
 pub(super) fn waits(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-    let wait = question(&format!(
+    let wait = request(&format!(
         r#"{{"await":{{"name":"{KEPT}0","version":1000000}}}}"#
     ));
     let begin = || ask(victim, &wait);
@@ -125,7 +125,7 @@ pub(super) fn waits(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
 
 /// Requests long lists, and never reads a reply.
 pub(super) fn unread_answers(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-    let list = question(r#"{"list":{"after":null}}"#);
+    let list = request(r#"{"list":{"after":null}}"#);
     let begin = || ask(victim, &list);
     Ok(socket::keep_open(
         stop,
@@ -223,9 +223,9 @@ pub(super) fn stopped_reader(victim: &Victim, stop: &Stop) -> Result<Report, Fai
             opened.extend(context.open_memory_read_only(&handle));
         }
     }
-    let questions = questions();
+    let requests = requests();
     let mut kept: Vec<_> = (0..CONNECTIONS / 4)
-        .filter_map(|number| ask(victim, &questions[number % questions.len()]).ok())
+        .filter_map(|number| ask(victim, &requests[number % requests.len()]).ok())
         .collect();
     for times in 0..CONNECTIONS / 8 {
         kept.extend(held.ask(times));

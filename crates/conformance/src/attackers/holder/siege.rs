@@ -6,6 +6,7 @@ use super::honest::Honest;
 use super::{HOSTILE, attackers};
 use crate::attackers::pair::{Pair, Taken};
 use crate::failure::Failure;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -29,8 +30,11 @@ const HOSTILE_USER: u32 = 61_234;
 const PREPARATION: Duration = Duration::from_secs(10);
 /// Interval at which the pair is checked during an attack.
 const LOOK: Duration = Duration::from_millis(20);
+/// The attacker that only uses processor time and leaves the holder alone. It runs in every siege,
+/// because other attackers use processor time too.
+const CONTROL: &str = "busy-loop";
 /// The attacker that runs while processes of the pair are killed.
-const BESIDE_DEATHS: &str = "question-flood";
+const BESIDE_DEATHS: &str = "request-flood";
 /// Command that runs a program as root of a user namespace with many users.
 const UNSHARE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--map-auto"];
 
@@ -75,7 +79,6 @@ impl Times {
         self.0.sort_unstable();
     }
 
-    /// Returns a percentile in microseconds.
     fn percentile(&self, percent: usize) -> u64 {
         let last = self.0.len().saturating_sub(1);
         self.0.get(last * percent / 100).copied().unwrap_or(0)
@@ -97,34 +100,25 @@ impl Row {
         self.opens.add(&other.opens);
     }
 
-    fn show(&self, name: &str, alone: &Self) {
-        let times = |times: &Times, alone: &Times| {
-            let (p50, p99) = (times.percentile(50), times.percentile(99));
-            let quotient = p99 as f64 / alone.percentile(99).max(1) as f64;
-            format!("{:>6} {p50:>7} {p99:>8} {quotient:>6.1}", times.0.len())
+    /// Prints the row. The last two figures of each half compare it with the row without attackers
+    /// and with the row next to [`CONTROL`].
+    fn show(&self, name: &str, alone: &Self, control: &Self) {
+        let half = |of: fn(&Self) -> &Times| {
+            let (times, p99) = (of(self), of(self).percentile(99));
+            let quotient = |other: &Self| p99 as f64 / of(other).percentile(99).max(1) as f64;
+            format!(
+                "{:>6} {:>7} {p99:>8} {:>6.1} {:>6.2}",
+                times.0.len(),
+                times.percentile(50),
+                quotient(alone),
+                quotient(control)
+            )
         };
         println!(
             "{name:<40} {} | {}",
-            times(&self.hand_overs, &alone.hand_overs),
-            times(&self.opens, &alone.opens)
+            half(|row| &row.hand_overs),
+            half(|row| &row.opens)
         );
-    }
-
-    fn summary(&self, alone: &Self) -> String {
-        let part = |what: &str, times: &Times, alone: &Times| {
-            let (before, now) = (alone.percentile(99), times.percentile(99));
-            let quotient = now as f64 / before.max(1) as f64;
-            format!(
-                "{} {what}, p99 {:.1} ms, {quotient:.1} times that without attackers",
-                times.0.len(),
-                now as f64 / 1e3
-            )
-        };
-        format!(
-            "{}; {}",
-            part("hand-overs", &self.hand_overs, &alone.hand_overs),
-            part("opens", &self.opens, &alone.opens)
-        )
     }
 }
 
@@ -279,14 +273,8 @@ impl<'a> Scene<'a> {
         Ok(row)
     }
 
-    /// Runs one attack. Returns the measurements of honest programs, or `None` if the attack is not
-    /// possible.
-    fn round(
-        &mut self,
-        name: &str,
-        is_idle: bool,
-        before: &[Taken; 2],
-    ) -> Result<Option<Row>, Failure> {
+    /// Runs one attack. Returns the measurements of honest programs.
+    fn round(&mut self, name: &str, is_idle: bool, before: &[Taken; 2]) -> Result<Row, Failure> {
         let hostile = match self.attack(name, is_idle)? {
             Ok(hostile) => hostile,
             Err(reason) => {
@@ -300,7 +288,7 @@ impl<'a> Scene<'a> {
         drop(hostile);
         let (row, ()) = (row?, same?);
         self.pair.settle(HOSTILE, before, false)?;
-        Ok(Some(row))
+        Ok(row)
     }
 
     /// Kills the holder, and later both processes, during an attack. Returns the time in
@@ -409,25 +397,30 @@ fn play(
     let alone = scene.measure(4 * siege.length, &nothing)?;
     let before = scene.pair.taken()?;
     println!(
-        "attackers of {users}; \u{b5}s: hand-overs | opens, each with number, p50, p99, and p99 as a multiple of that \
-         without attackers"
+        "attackers of {users}; \u{b5}s: hand-overs | opens, each with number, p50, p99, and p99 as a \
+         multiple of that without attackers and of that next to {CONTROL}"
     );
-    alone.show("nobody", &alone);
+    alone.show("nobody", &alone, &alone);
     let (mut all, mut most, mut count) = (Row::default(), [Taken::default(); 2], 0);
+    let mut controls = BTreeMap::new();
     let is_chosen = |name: &str| name.contains(&siege.attacker);
-    for attacker in attackers().iter().filter(|of| is_chosen(of.name)) {
+    let attackers = attackers().iter();
+    for attacker in attackers.filter(|of| of.name == CONTROL || is_chosen(of.name)) {
         for &is_idle in siege.terms {
             let name = attacker.name;
             let shown = format!("{name}{}", if is_idle { ", idle" } else { "" });
             match scene.round(name, is_idle, &before) {
-                Ok(None) => {}
-                Ok(Some(row)) => {
-                    row.show(&shown, &alone);
+                Ok(row) => {
+                    row.show(&shown, &alone, controls.get(&is_idle).unwrap_or(&row));
                     for (most, now) in most.iter_mut().zip(row.taken) {
                         *most = most.max(now);
                     }
-                    all.add(&row);
                     count += 1;
+                    if name == CONTROL {
+                        controls.insert(is_idle, row);
+                    } else {
+                        all.add(&row);
+                    }
                 }
                 Err(failure) => {
                     println!("VIOLATION {shown}, of {users}: {failure}");
@@ -448,7 +441,8 @@ fn play(
         let shown = format!("deaths of the pair{}", if is_idle { ", idle" } else { "" });
         match scene.deaths(is_idle) {
             Ok((row, millis)) => {
-                row.show(&format!("{shown}, back {millis} ms"), &alone);
+                let control = controls.get(&is_idle).unwrap_or(&row);
+                row.show(&format!("{shown}, back {millis} ms"), &alone, control);
                 back = format!("; all {KEPT_NAMES} names were back after {millis} ms");
             }
             Err(failure) => {
@@ -461,10 +455,12 @@ fn play(
     println!(
         "the most that the holder and its successor had: {holder:?}, {successor:?}; before: {before:?}"
     );
+    let mut control = Row::default();
+    controls.values().for_each(|row| control.add(row));
+    all.show("all attackers", &alone, &control);
     println!(
-        "holders: {count} attacks of {users}, {} violations; {}{back}",
+        "holders: {count} attacks of {users}, {} violations{back}",
         violations.len(),
-        all.summary(&alone)
     );
     Ok(())
 }

@@ -43,13 +43,10 @@ pub(super) enum About {
     Greeting(fn() -> Told),
     /// The first bytes after the greeting. If the server continues, it repeats them many times.
     First(fn(&Material) -> Told),
-    /// The replies to requests.
     Replies(Reply),
-    /// The manifest of a model.
     Model(fn() -> String),
 }
 
-/// A lie.
 pub(super) struct Lie {
     pub(super) name: &'static str,
     pub(super) about: About,
@@ -59,7 +56,6 @@ const fn lie(name: &'static str, about: About) -> Lie {
     Lie { name, about }
 }
 
-/// Returns all lies.
 pub(super) fn lies() -> Vec<Lie> {
     let mut all = vec![
         lie(

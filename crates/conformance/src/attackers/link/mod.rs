@@ -56,7 +56,6 @@ fn is_silent_handshake(lie: &str) -> bool {
     silent.iter().any(|word| lie.starts_with(word))
 }
 
-/// Writes the certificates into a directory.
 fn write_certificates(directory: &Path) -> io::Result<()> {
     for (name, text) in CERTIFICATES {
         fs::write(directory.join(name), text)?;

@@ -2,13 +2,12 @@
 
 use super::{CLIENT, OWNER_NAME, SERVER, write_certificates};
 use crate::attackers::pair::{Pair, Taken};
+use crate::attackers::running::Running;
 use crate::failure::Failure;
 use crate::pattern::pattern;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Maximum time of one answer of a process.
@@ -28,47 +27,6 @@ pub struct LinkSiege {
     pub length: Duration,
 }
 
-/// A process with lines of output. Killed on drop.
-struct Running {
-    child: Child,
-    input: ChildStdin,
-    lines: Receiver<String>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Running {
-    fn start(mut command: Command) -> Result<Self, Failure> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Failure::new("no pipes"));
-        };
-        let (tell, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let _ = tell.send(line);
-            }
-        });
-        Ok(Self {
-            child,
-            input,
-            lines,
-        })
-    }
-
-    fn hear(&self) -> Result<String, Failure> {
-        Ok(self.lines.recv_timeout(LIMIT * crate::slowdown())?)
-    }
-}
-
 /// The processes and directories of a siege. The directories are removed on drop.
 struct Scene<'a> {
     siege: &'a LinkSiege,
@@ -82,7 +40,6 @@ impl Drop for Scene<'_> {
 }
 
 impl Scene<'_> {
-    /// Returns a command with a socket directory.
     fn command(&self, sockets: &Path, words: &[&str]) -> Command {
         let mut command = Command::new(&self.siege.command);
         command
@@ -160,19 +117,16 @@ pub fn siege(siege: &LinkSiege) -> Result<bool, Failure> {
         &["link", "listen", "127.0.0.1:0", "--names"],
     );
     listens.args(scene.identity("owner"));
-    let listener = Running::start(listens)?;
-    let honest = listener.hear()?;
+    let listener = Running::start(&mut listens)?;
+    let limit = LIMIT * crate::slowdown();
+    let honest = listener.hear(limit)?;
 
     let own = std::env::current_exe()?;
-    let mut serves = Command::new(&own);
-    let server = Running::start({
-        let hostile = scene.directory.join("hostile");
-        fs::create_dir(&hostile)?;
-        serves.args(["attack", SERVER]).arg(hostile);
-        serves
-    })?;
+    let hostile = scene.directory.join("hostile");
+    fs::create_dir(&hostile)?;
+    let server = Running::start(Command::new(&own).args(["attack", SERVER]).arg(hostile))?;
     let mut hosts = Vec::new();
-    while let Some((lie, address)) = server.hear()?.split_once(' ') {
+    while let Some((lie, address)) = server.hear(limit)?.split_once(' ') {
         if siege.length >= LONG || !super::is_long(lie) {
             hosts.push((lie.to_owned(), address.to_owned()));
         }
@@ -187,7 +141,7 @@ pub fn siege(siege: &LinkSiege) -> Result<bool, Failure> {
             .iter()
             .map(|(lie, address)| format!("{lie}={address}")),
     );
-    let mut client = Running::start(meets)?;
+    let mut client = Running::start(&mut meets)?;
 
     let sockets = user.directory.clone();
     let pull = |what: &str, name: &str, from: &str| {
@@ -199,7 +153,7 @@ pub fn siege(siege: &LinkSiege) -> Result<bool, Failure> {
     let mut before: Option<[Taken; 2]> = None;
     while rounds < 2 || begun.elapsed() < siege.length {
         let is_short = rounds > 0 && !is_long;
-        writeln!(client.input, "{}", if is_short { "short" } else { "all" })?;
+        client.say(if is_short { "short" } else { "all" })?;
         let talking = hosts.iter().filter(|(lie, _)| is_long || !is_silent(lie));
         for (number, (lie, address)) in talking.enumerate() {
             // In the first rounds, pulls take turns, so that a short siege ends soon.
@@ -225,7 +179,7 @@ pub fn siege(siege: &LinkSiege) -> Result<bool, Failure> {
                 Err(failure) => violations.push(failure.to_string()),
             }
         }
-        let line = client.hear()?;
+        let line = client.hear(limit)?;
         match line.strip_prefix("ok ") {
             Some(told) => println!("round {rounds}: {told}"),
             None => violations.push(line),

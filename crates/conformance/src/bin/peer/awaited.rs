@@ -1,6 +1,6 @@
 //! Commands for awaited signals.
 
-use crate::request::{Answer, CommandError, Request, done, one, read};
+use crate::request::{CommandError, Reply, Request, done, one, read};
 use crate::state::PeerState;
 use crosshandle::{Error, Event, Notifier};
 use crosshandle_conformance::{block_on, is_pending, next, slowdown};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Reply> {
     Some(match request.command {
         "await" => await_value(state, request),
         "await-callback" => await_callback(state, request),
@@ -33,14 +33,14 @@ fn late(what: &str) -> CommandError {
 }
 
 /// `await NAME VALUE`: awaits a signal through a future
-fn await_value(state: &PeerState, request: &Request<'_>) -> Answer {
+fn await_value(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state.event(request.word(0)?)?;
     block_on(event.reached(request.parsed(1)?), limit()).ok_or_else(|| late("a future"))??;
     done()
 }
 
 /// `await-callback NAME VALUE`: awaits a signal through a function
-fn await_callback(state: &PeerState, request: &Request<'_>) -> Answer {
+fn await_callback(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state.event(request.word(0)?)?;
     let (tell, told) = channel();
     let subscription = event.on_signal(request.parsed(1)?, move |result| {
@@ -66,7 +66,7 @@ fn values(state: &PeerState, words: &[&str]) -> Result<Vec<(Event, u64)>, Comman
 
 /// `await-notified MS NAME:VALUE…`: awaits signals through one notifier, until the first error →
 /// indices in the order of the notifications
-fn await_notified(state: &PeerState, request: &Request<'_>) -> Answer {
+fn await_notified(state: &PeerState, request: &Request<'_>) -> Reply {
     let end = Instant::now() + request.timeout(0)?;
     let awaited = values(state, request.words_from(1))?;
     let notifier = Notifier::new()?;
@@ -92,7 +92,7 @@ fn await_notified(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `await-stream NAME AFTER LAST`: awaits a stream, whose values grow → the number of values
-fn await_stream(state: &PeerState, request: &Request<'_>) -> Answer {
+fn await_stream(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state.event(request.word(0)?)?;
     let (mut reached, last): (u64, u64) = (request.parsed(1)?, request.parsed(2)?);
     let mut values = event.values(reached);
@@ -111,7 +111,7 @@ fn await_stream(state: &PeerState, request: &Request<'_>) -> Answer {
 
 /// `await-dropped NAME LAST`: starts futures of the next value and of the one after it, and drops
 /// them, until the event has reached `LAST` → the number of futures that were pending
-fn await_dropped(state: &PeerState, request: &Request<'_>) -> Answer {
+fn await_dropped(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state.event(request.word(0)?)?;
     let last: u64 = request.parsed(1)?;
     let end = Instant::now() + limit();

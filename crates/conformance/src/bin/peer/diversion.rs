@@ -1,7 +1,7 @@
 //! Commands that attack the sleepers of an event, as a hostile process with a handle to it can do.
 //! They do not use the protocol: they find an event's slot in this process's memory.
 
-use crate::request::{Answer, CommandError, Request, done, one};
+use crate::request::{CommandError, Reply, Request, done, one};
 use crate::state::PeerState;
 use crosshandle_conformance::slowdown;
 use rustix::thread::futex::{Flags, WAITERS, cmp_requeue, lock_pi};
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// Number of sleepers that this process's attacks have met so far.
 static MET: AtomicU64 = AtomicU64::new(0);
 
-pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Reply> {
     Some(match request.command {
         "divert" => divert(state, request),
         "diverted" => one(MET.load(Ordering::Relaxed)),
@@ -37,7 +37,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
 
 /// `divert NAME requeue|lock-pi|zero-counts`: attacks the sleepers of an event until this process
 /// ends. No other event in this process's memory may have the same latest number.
-fn divert(state: &PeerState, request: &Request<'_>) -> Answer {
+fn divert(state: &PeerState, request: &Request<'_>) -> Reply {
     let number = state.event(request.word(0)?)?.submitted();
     let words = words_of_event_at(number)?;
     let attack = match request.word(1)? {
@@ -81,7 +81,7 @@ fn zero_counts(word: &Word) {
 
 /// Makes the first sleeper of each word wait for a lock with priority inheritance. The kernel then
 /// refuses to wake the others (`EINVAL`).
-fn hold_by_priority(words: [Word; WORDS]) -> Answer {
+fn hold_by_priority(words: [Word; WORDS]) -> Reply {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         let _ = tell.send(crate::process::thread() as u32);

@@ -1,13 +1,14 @@
 //! Commands for events.
 
-use crate::request::{Answer, CommandError, Request, done, one, read};
+use crate::request::{CommandError, Reply, Request, done, one, read};
 use crate::state::{Object, PeerState};
+use crosshandle::event::EventSet;
 use crosshandle::{Event, EventHandle, EventOptions};
 use crosshandle_conformance::slowdown;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Reply> {
     Some(match request.command {
         "event" => create(state, request),
         "event-handle" => handle(state, request),
@@ -42,7 +43,7 @@ fn options(request: &Request<'_>) -> EventOptions {
 }
 
 /// `event NAME [profiling=yes] [low-power=yes] [shareable=yes|no] [isolated=yes]`
-fn create(state: &PeerState, request: &Request<'_>) -> Answer {
+fn create(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state
         .context(request)?
         .create_event_with(options(request))?;
@@ -50,12 +51,12 @@ fn create(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-fn handle(state: &PeerState, request: &Request<'_>) -> Answer {
+fn handle(state: &PeerState, request: &Request<'_>) -> Reply {
     one(state.event(request.word(0)?)?.handle()?)
 }
 
 /// `open-event NAME HANDLE [low-power=yes]`
-fn open(state: &PeerState, request: &Request<'_>) -> Answer {
+fn open(state: &PeerState, request: &Request<'_>) -> Reply {
     let handle: EventHandle = request.word(1)?.parse()?;
     let context = state.context(request)?;
     let event = context.open_event_with(&handle, options(request))?;
@@ -64,7 +65,7 @@ fn open(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `signal NAME [COUNT]` → the number of the last signal
-fn signal(state: &PeerState, request: &Request<'_>) -> Answer {
+fn signal(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state.event(request.word(0)?)?;
     let count: u64 = request.parsed(1).unwrap_or(1);
     let mut number = 0;
@@ -74,18 +75,18 @@ fn signal(state: &PeerState, request: &Request<'_>) -> Answer {
     one(number)
 }
 
-fn signal_value(state: &PeerState, request: &Request<'_>) -> Answer {
+fn signal_value(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state.event(request.word(0)?)?;
     event.signal_value(request.parsed(1)?)?;
     done()
 }
 
-fn value(state: &PeerState, request: &Request<'_>) -> Answer {
+fn value(state: &PeerState, request: &Request<'_>) -> Reply {
     one(state.event(request.word(0)?)?.submitted())
 }
 
 /// `status NAME` → submitted, completed, latest (`pending`, `ok` or an error's kind)
-fn status(state: &PeerState, request: &Request<'_>) -> Answer {
+fn status(state: &PeerState, request: &Request<'_>) -> Reply {
     let status = state.event(request.word(0)?)?.status();
     let latest = match status.latest {
         None => "pending".to_owned(),
@@ -100,7 +101,7 @@ fn status(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `wait NAME [MS]`
-fn wait(state: &PeerState, request: &Request<'_>) -> Answer {
+fn wait(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state.event(request.word(0)?)?;
     if request.words_from(1).is_empty() {
         event.wait()?;
@@ -111,7 +112,7 @@ fn wait(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `wait-value NAME VALUE [MS]`
-fn wait_value(state: &PeerState, request: &Request<'_>) -> Answer {
+fn wait_value(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state.event(request.word(0)?)?;
     let value = request.parsed(1)?;
     if request.words_from(2).is_empty() {
@@ -123,7 +124,7 @@ fn wait_value(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `try-wait NAME [VALUE]` → whether the event is complete
-fn try_wait(state: &PeerState, request: &Request<'_>) -> Answer {
+fn try_wait(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state.event(request.word(0)?)?;
     if request.words_from(1).is_empty() {
         return one(event.try_wait()?);
@@ -132,24 +133,22 @@ fn try_wait(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `wait-all MS NAME…`
-fn wait_all(state: &PeerState, request: &Request<'_>) -> Answer {
+fn wait_all(state: &PeerState, request: &Request<'_>) -> Reply {
     let timeout = request.timeout(0)?;
     let events = named(state, request.words_from(1))?;
-    let events: Vec<_> = events.iter().collect();
-    Event::wait_all(&events, Some(timeout))?;
+    EventSet::latest(&events).wait_all_timeout(timeout)?;
     done()
 }
 
 /// `wait-any MS NAME…` → the index of the event that completed first
-fn wait_any(state: &PeerState, request: &Request<'_>) -> Answer {
+fn wait_any(state: &PeerState, request: &Request<'_>) -> Reply {
     let timeout = request.timeout(0)?;
     let events = named(state, request.words_from(1))?;
-    let events: Vec<_> = events.iter().collect();
-    one(Event::wait_any(&events, Some(timeout))?)
+    one(EventSet::latest(&events).wait_any_timeout(timeout)?)
 }
 
 /// `wait-any-value MS NAME:VALUE…` → the index of the event that reached its value first
-fn wait_any_value(state: &PeerState, request: &Request<'_>) -> Answer {
+fn wait_any_value(state: &PeerState, request: &Request<'_>) -> Reply {
     let timeout = request.timeout(0)?;
     let pairs = request.words_from(1).iter().map(|word| {
         let (name, value) = word
@@ -158,8 +157,8 @@ fn wait_any_value(state: &PeerState, request: &Request<'_>) -> Answer {
         Ok((state.event(name)?, read(value)?))
     });
     let pairs = pairs.collect::<Result<Vec<_>, CommandError>>()?;
-    let pairs: Vec<_> = pairs.iter().map(|(event, value)| (event, *value)).collect();
-    one(Event::wait_any_value(&pairs, Some(timeout))?)
+    let set = EventSet::values(pairs.iter().map(|(event, value)| (event, *value)));
+    one(set.wait_any_timeout(timeout)?)
 }
 
 fn named(state: &PeerState, names: &[&str]) -> Result<Vec<Event>, CommandError> {
@@ -167,7 +166,7 @@ fn named(state: &PeerState, names: &[&str]) -> Result<Vec<Event>, CommandError> 
 }
 
 /// `ping-pong PING PONG ROUNDS`: replies to each signal of one event with a signal of the other.
-fn ping_pong(state: &PeerState, request: &Request<'_>) -> Answer {
+fn ping_pong(state: &PeerState, request: &Request<'_>) -> Reply {
     let ping = state.event(request.word(0)?)?;
     let pong = state.event(request.word(1)?)?;
     for round in 1..=request.parsed(2)? {

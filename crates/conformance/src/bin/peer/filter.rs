@@ -1,10 +1,10 @@
 //! Commands that make the kernel refuse calls from now on, as older kernels and sandboxes do.
 
-use crate::request::{Answer, CommandError, Request, done};
+use crate::request::{CommandError, Reply, Request, done};
 use libc::{sock_filter, sock_fprog};
 use std::mem::offset_of;
 
-pub(crate) fn execute(request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(request: &Request<'_>) -> Option<Reply> {
     Some(match request.command {
         "forbid-passrights" => forbid_passrights(),
         "forbid-calls" => forbid_calls(request),
@@ -13,7 +13,7 @@ pub(crate) fn execute(request: &Request<'_>) -> Option<Answer> {
 }
 
 /// Makes the kernel refuse the socket option `SO_PASSRIGHTS`, as before Linux 6.16.
-fn forbid_passrights() -> Answer {
+fn forbid_passrights() -> Reply {
     const SO_PASSRIGHTS: u32 = 83;
     /// Offset of the low half of the call's third argument.
     const OPTION: usize = offset_of!(libc::seccomp_data, args)
@@ -30,7 +30,7 @@ fn forbid_passrights() -> Answer {
 }
 
 /// `forbid-calls CALL…`: makes the kernel refuse these calls, as container runtimes do.
-fn forbid_calls(request: &Request<'_>) -> Answer {
+fn forbid_calls(request: &Request<'_>) -> Reply {
     let mut filter = vec![load(offset_of!(libc::seccomp_data, nr))];
     for call in request.words_from(0) {
         let number = match *call {
@@ -45,7 +45,7 @@ fn forbid_calls(request: &Request<'_>) -> Answer {
 }
 
 /// Installs a filter for all threads of this process.
-fn install(filter: &[sock_filter]) -> Answer {
+fn install(filter: &[sock_filter]) -> Reply {
     let program = sock_fprog {
         len: filter.len() as u16,
         filter: filter.as_ptr().cast_mut(),

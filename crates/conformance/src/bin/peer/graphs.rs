@@ -1,6 +1,6 @@
 //! Commands for graphs.
 
-use crate::request::{Answer, CommandError, Request, done, one, read};
+use crate::request::{CommandError, Reply, Request, done, one, read};
 use crate::state::{Object, PeerState};
 use crosshandle::graph::Graph;
 use crosshandle::{
@@ -15,7 +15,7 @@ pub(crate) struct PeerGraph {
     nodes: Vec<Node>,
 }
 
-pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Reply> {
     Some(match request.command {
         "graph" => record(state, request),
         "update-graph" => update(state, request),
@@ -25,7 +25,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
 
 /// `graph NAME MEMORY STEP…`: records a graph whose nodes run one after the other → the number of
 /// nodes
-fn record(state: &PeerState, request: &Request<'_>) -> Answer {
+fn record(state: &PeerState, request: &Request<'_>) -> Reply {
     let memory = state.memory(request.word(1)?)?;
     let mut graph = Graph::new(&state.context(request)?);
     let mut nodes = Vec::new();
@@ -41,7 +41,7 @@ fn record(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `update-graph NAME INDEX MEMORY STEP`
-fn update(state: &PeerState, request: &Request<'_>) -> Answer {
+fn update(state: &PeerState, request: &Request<'_>) -> Reply {
     let graph = state.graph(request.word(0)?)?;
     let memory = state.memory(request.word(2)?)?;
     let node = graph.nodes.get(request.parsed::<usize>(1)?).copied();

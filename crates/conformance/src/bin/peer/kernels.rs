@@ -1,12 +1,12 @@
 //! Commands for kernels.
 
-use crate::request::{Answer, CommandError, Request, done};
+use crate::request::{CommandError, Reply, Request, done};
 use crate::state::{Object, PeerState};
 use crosshandle::Command;
 use crosshandle_conformance::Kernels;
 use std::sync::Arc;
 
-pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Reply> {
     Some(match request.command {
         "load-kernels" => load(state, request),
         _ => return None,
@@ -14,7 +14,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
 }
 
 /// `load-kernels NAME`
-fn load(state: &PeerState, request: &Request<'_>) -> Answer {
+fn load(state: &PeerState, request: &Request<'_>) -> Reply {
     let kernels = Kernels::load(&state.context(request)?)?;
     state.put(request.word(0)?, Object::Kernels(Arc::new(kernels)));
     done()

@@ -23,7 +23,7 @@ mod request;
 mod state;
 mod stranger;
 
-use request::{Answer, CommandError, Request};
+use request::{CommandError, Reply, Request};
 use state::PeerState;
 use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
@@ -100,7 +100,7 @@ fn answer(state: &Arc<PeerState>, number: &str, question: &str) {
     }
 }
 
-fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Answer {
+fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Reply {
     let topics = [
         process::execute,
         memory::execute,

@@ -1,6 +1,6 @@
 //! Commands for memory.
 
-use crate::request::{Answer, CommandError, Request, done, one};
+use crate::request::{CommandError, Reply, Request, done, one};
 use crate::state::{Object, PeerState};
 use crosshandle::handle::{HANDLE_SIZE, PackedBundle};
 use crosshandle::{
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Reply> {
     Some(match request.command {
         "allocate" => allocate(state, request),
         "memory-handle" => handle(state, request),
@@ -31,7 +31,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
 }
 
 /// `allocate NAME LEN [kind=host|shared] [align=N] [context=C]` → address
-fn allocate(state: &PeerState, request: &Request<'_>) -> Answer {
+fn allocate(state: &PeerState, request: &Request<'_>) -> Reply {
     let mut options = AllocationOptions::new(request.parsed(1)?);
     if let Some(align) = request.parsed_option("align")? {
         options = options.align(align);
@@ -48,7 +48,7 @@ fn allocate(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `memory-handle NAME [offset=N] [read-only=yes]` → handle
-fn handle(state: &PeerState, request: &Request<'_>) -> Answer {
+fn handle(state: &PeerState, request: &Request<'_>) -> Reply {
     let memory = state.memory(request.word(0)?)?;
     if request.option("read-only").is_some() {
         return one(memory.handle_read_only()?);
@@ -60,7 +60,7 @@ fn handle(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `open-memory NAME HANDLE [read-only=yes] [context=C]` → address, length, access
-fn open(state: &PeerState, request: &Request<'_>) -> Answer {
+fn open(state: &PeerState, request: &Request<'_>) -> Reply {
     let handle: MemoryHandle = request.word(1)?.parse()?;
     let context = state.context(request)?;
     let memory = if request.option("read-only").is_some() {
@@ -83,7 +83,7 @@ fn open(state: &PeerState, request: &Request<'_>) -> Answer {
 
 /// `open-bundle NAME HEX [context=C]`: unpacks a bundle's bytes, opens its memory as `NAME0`,
 /// `NAME1` and so on, and opens its event as `NAME` → structure, number of the event's signal
-fn open_bundle(state: &PeerState, request: &Request<'_>) -> Answer {
+fn open_bundle(state: &PeerState, request: &Request<'_>) -> Reply {
     let (name, text) = (request.word(0)?, request.word(1)?);
     let digits = text.as_bytes().chunks(2);
     let byte = |pair: &[u8]| {
@@ -116,7 +116,7 @@ fn open_bundle(state: &PeerState, request: &Request<'_>) -> Answer {
 /// `SOURCE` → nanoseconds per handle, and the cost of the last tenth divided by that of the first.
 /// Each memory must start with its own number, which is checked.
 /// Events with an even number are signalled.
-fn open_many(state: &PeerState, request: &Request<'_>) -> Answer {
+fn open_many(state: &PeerState, request: &Request<'_>) -> Reply {
     let context = state.context(request)?;
     let source = state.memory(request.word(2)?)?;
     let count: usize = request.parsed(3)?;
@@ -174,7 +174,7 @@ fn open_many(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `write NAME OFFSET SEED LEN`
-fn write(state: &PeerState, request: &Request<'_>) -> Answer {
+fn write(state: &PeerState, request: &Request<'_>) -> Reply {
     let memory = state.memory(request.word(0)?)?;
     let bytes = pattern(request.parsed(2)?, request.parsed(3)?);
     Transfer::new(&state.context(request)?)?.write(&memory, request.parsed(1)?, &bytes)?;
@@ -182,7 +182,7 @@ fn write(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `check NAME OFFSET SEED LEN`
-fn check(state: &PeerState, request: &Request<'_>) -> Answer {
+fn check(state: &PeerState, request: &Request<'_>) -> Reply {
     let memory = state.memory(request.word(0)?)?;
     let transfer = Transfer::new(&state.context(request)?)?;
     transfer.check(
@@ -195,7 +195,7 @@ fn check(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `zeros NAME OFFSET LEN` → whether all bytes are zero
-fn zeros(state: &PeerState, request: &Request<'_>) -> Answer {
+fn zeros(state: &PeerState, request: &Request<'_>) -> Reply {
     let memory = state.memory(request.word(0)?)?;
     let transfer = Transfer::new(&state.context(request)?)?;
     let bytes = transfer.read(&memory, request.parsed(1)?, request.parsed(2)?)?;
@@ -203,14 +203,14 @@ fn zeros(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `try-write NAME`: writes through the safe interface, which must refuse read-only memory.
-fn try_write(state: &PeerState, request: &Request<'_>) -> Answer {
+fn try_write(state: &PeerState, request: &Request<'_>) -> Reply {
     let memory = state.memory(request.word(0)?)?;
     Transfer::new(&state.context(request)?)?.write(&memory, 0, &[1])?;
     done()
 }
 
 /// `add NAME COUNT`: adds 1 to the first word of memory atomically, `COUNT` times.
-fn add(state: &PeerState, request: &Request<'_>) -> Answer {
+fn add(state: &PeerState, request: &Request<'_>) -> Reply {
     let memory = state.memory(request.word(0)?)?;
     let words = memory.bytes()?.atomics()?;
     for _ in 0..request.parsed(1)? {
@@ -220,7 +220,7 @@ fn add(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `poke NAME OFFSET [context=C]`: writes a byte through the raw address, even if that faults.
-fn poke(state: &PeerState, request: &Request<'_>) -> Answer {
+fn poke(state: &PeerState, request: &Request<'_>) -> Reply {
     let memory = state.memory(request.word(0)?)?;
     let offset: usize = request.parsed(1)?;
     if offset >= memory.len() {
@@ -237,7 +237,7 @@ fn poke(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// Writes a byte through a queue, for memory that the host cannot access.
-pub(crate) fn poke_device(context: &Context, place: *mut u8) -> Answer {
+pub(crate) fn poke_device(context: &Context, place: *mut u8) -> Reply {
     let place = NonNull::new(place).ok_or_else(|| CommandError::usage("null"))?;
     // SAFETY: the byte is mapped until the command is complete. If it is mapped read-only, the
     // device refuses the write and becomes unusable for this process, which the case expects.

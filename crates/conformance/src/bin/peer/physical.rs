@@ -1,7 +1,7 @@
 //! Commands for physical memory and virtual ranges.
 
 use crate::memory::poke_device;
-use crate::request::{Answer, CommandError, Request, done, one};
+use crate::request::{CommandError, Reply, Request, done, one};
 use crate::state::{Object, PeerState};
 use crosshandle::virtual_memory::{PhysicalMemory, VirtualRange};
 use crosshandle::{Access, virtual_memory::PhysicalMemoryHandle};
@@ -9,7 +9,7 @@ use crosshandle_conformance::{Transfer, pattern};
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Reply> {
     Some(match request.command {
         "physical" => create(state, request),
         "physical-handle" => handle(state, request),
@@ -28,14 +28,14 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
 }
 
 /// `physical NAME LEN`
-fn create(state: &PeerState, request: &Request<'_>) -> Answer {
+fn create(state: &PeerState, request: &Request<'_>) -> Reply {
     let memory = PhysicalMemory::new(&state.context(request)?, request.parsed(1)?)?;
     state.put(request.word(0)?, Object::Physical(memory));
     done()
 }
 
 /// `physical-handle NAME [read-only=yes]` → handle
-fn handle(state: &PeerState, request: &Request<'_>) -> Answer {
+fn handle(state: &PeerState, request: &Request<'_>) -> Reply {
     let memory = state.physical(request.word(0)?)?;
     match request.option("read-only") {
         Some(_) => one(memory.handle_read_only()?),
@@ -44,7 +44,7 @@ fn handle(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `open-physical NAME HANDLE [read-only=yes]` → length
-fn open(state: &PeerState, request: &Request<'_>) -> Answer {
+fn open(state: &PeerState, request: &Request<'_>) -> Reply {
     let handle: PhysicalMemoryHandle = request.word(1)?.parse()?;
     let context = state.context(request)?;
     let memory = match request.option("read-only") {
@@ -57,7 +57,7 @@ fn open(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `reserve NAME LEN` → address
-fn reserve(state: &PeerState, request: &Request<'_>) -> Answer {
+fn reserve(state: &PeerState, request: &Request<'_>) -> Reply {
     let range = VirtualRange::reserve(&state.context(request)?, request.parsed(1)?)?;
     let address = range.as_ptr().addr();
     state.put(request.word(0)?, Object::Range(Arc::new(range)));
@@ -72,7 +72,7 @@ fn access(word: &str) -> Access {
 }
 
 /// `map RANGE OFFSET PHYSICAL OFFSET LEN ACCESS`
-fn map(state: &PeerState, request: &Request<'_>) -> Answer {
+fn map(state: &PeerState, request: &Request<'_>) -> Reply {
     let range = state.range(request.word(0)?)?;
     let memory = state.physical(request.word(2)?)?;
     range.map(
@@ -86,7 +86,7 @@ fn map(state: &PeerState, request: &Request<'_>) -> Answer {
 
 /// `map-pieces RANGE COUNT [context=C]`: maps `COUNT` new physical memories of the smallest size
 /// side by side, from the start of the range
-fn map_pieces(state: &PeerState, request: &Request<'_>) -> Answer {
+fn map_pieces(state: &PeerState, request: &Request<'_>) -> Reply {
     let (range, context) = (state.range(request.word(0)?)?, state.context(request)?);
     let unit = context.device().info().granularity;
     for piece in 0..request.parsed(1)? {
@@ -97,7 +97,7 @@ fn map_pieces(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `export-range NAME RANGE OFFSET LEN [read-only=yes]` → handle
-fn export(state: &PeerState, request: &Request<'_>) -> Answer {
+fn export(state: &PeerState, request: &Request<'_>) -> Reply {
     let range = state.range(request.word(1)?)?;
     let export = range.export(part(request, 2)?)?;
     let handle = match request.option("read-only") {
@@ -109,21 +109,21 @@ fn export(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `unmap RANGE OFFSET LEN`
-fn unmap(state: &PeerState, request: &Request<'_>) -> Answer {
+fn unmap(state: &PeerState, request: &Request<'_>) -> Reply {
     let range = state.range(request.word(0)?)?;
     range.unmap(part(request, 1)?)?;
     done()
 }
 
 /// `set-access RANGE OFFSET LEN ACCESS`
-fn set_access(state: &PeerState, request: &Request<'_>) -> Answer {
+fn set_access(state: &PeerState, request: &Request<'_>) -> Reply {
     let range = state.range(request.word(0)?)?;
     range.set_access(part(request, 1)?, access(request.word(3)?))?;
     done()
 }
 
 /// `range-write RANGE OFFSET SEED LEN [context=C]`
-fn write(state: &PeerState, request: &Request<'_>) -> Answer {
+fn write(state: &PeerState, request: &Request<'_>) -> Reply {
     let range = state.range(request.word(0)?)?;
     let bytes = pattern(request.parsed(2)?, request.parsed(3)?);
     let transfer = Transfer::new(&state.context(request)?)?;
@@ -132,7 +132,7 @@ fn write(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `range-check RANGE OFFSET SEED LEN [context=C]`
-fn check(state: &PeerState, request: &Request<'_>) -> Answer {
+fn check(state: &PeerState, request: &Request<'_>) -> Reply {
     let range = state.range(request.word(0)?)?;
     let transfer = Transfer::new(&state.context(request)?)?;
     transfer.check_range(
@@ -146,7 +146,7 @@ fn check(state: &PeerState, request: &Request<'_>) -> Answer {
 
 /// `range-poke RANGE OFFSET [context=C]`: writes a byte through the raw address, even if that
 /// faults.
-fn poke(state: &PeerState, request: &Request<'_>) -> Answer {
+fn poke(state: &PeerState, request: &Request<'_>) -> Reply {
     let range = state.range(request.word(0)?)?;
     let offset: usize = request.parsed(1)?;
     if range.access(offset).is_none() {

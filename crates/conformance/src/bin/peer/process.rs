@@ -1,6 +1,6 @@
 //! Commands for the process itself.
 
-use crate::request::{Answer, CommandError, Request, done, one};
+use crate::request::{CommandError, Reply, Request, done, one};
 use crate::state::{Object, PeerState};
 use crosshandle_conformance::raw;
 use rustix::process::{self, DumpableBehavior, Resource, Rlimit, Signal};
@@ -13,7 +13,7 @@ pub(crate) fn thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Reply> {
     Some(match request.command {
         "pid" => one(std::process::id()),
         "context" => state.new_context(request).and_then(|()| done()),
@@ -44,7 +44,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
     })
 }
 
-fn limit_files(request: &Request<'_>) -> Answer {
+fn limit_files(request: &Request<'_>) -> Reply {
     let limit = Rlimit {
         current: Some(request.parsed(0)?),
         ..process::getrlimit(Resource::Nofile)
@@ -55,7 +55,7 @@ fn limit_files(request: &Request<'_>) -> Answer {
 
 /// `take-files NAME LEFT`: opens files until at most `LEFT` descriptors are free. Closing the
 /// object `NAME` closes the files.
-fn take_files(state: &PeerState, request: &Request<'_>) -> Answer {
+fn take_files(state: &PeerState, request: &Request<'_>) -> Reply {
     let mut files = Vec::new();
     while let Ok(file) = fs::File::open("/dev/null") {
         files.push(file);
@@ -67,13 +67,13 @@ fn take_files(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// Kills this process with SIGKILL.
-fn die() -> Answer {
+fn die() -> Reply {
     let _ = process::kill_process(process::getpid(), Signal::KILL);
     Err(CommandError::usage("still alive"))
 }
 
 /// Requests the report of the exporter at a socket, and returns the reply's status.
-fn describe(request: &Request<'_>) -> Answer {
+fn describe(request: &Request<'_>) -> Reply {
     let socket = raw::Socket::connect(Path::new(request.word(0)?)).map_err(std::io::Error::from)?;
     let message = raw::Request::describe().bytes();
     socket.send(&message, &[]).map_err(std::io::Error::from)?;
@@ -86,7 +86,7 @@ fn describe(request: &Request<'_>) -> Answer {
 
 /// Tries to reopen descriptors for writing if their file name contains the given part. Replies with
 /// the number of such descriptors, and the number that could be opened for writing.
-fn reopen_writable(request: &Request<'_>) -> Answer {
+fn reopen_writable(request: &Request<'_>) -> Reply {
     let part = request.word(0)?;
     let (mut found, mut writable) = (0, 0);
     for entry in fs::read_dir("/proc/self/fd")?.flatten() {

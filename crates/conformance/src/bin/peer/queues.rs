@@ -2,7 +2,7 @@
 
 use crate::graphs;
 use crate::kernels;
-use crate::request::{Answer, CommandError, Request, done, list, one, read};
+use crate::request::{CommandError, Reply, Request, done, list, one, read};
 use crate::state::{Object, PeerState};
 use crosshandle::{
     Command, Memory, MemoryRange, QueueOrder,
@@ -10,7 +10,7 @@ use crosshandle::{
 };
 use std::sync::Arc;
 
-pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Reply> {
     Some(match request.command {
         "queue" => create(state, request),
         "submit" => submit(state, request),
@@ -20,7 +20,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
 }
 
 /// `queue NAME [order=free]`
-fn create(state: &PeerState, request: &Request<'_>) -> Answer {
+fn create(state: &PeerState, request: &Request<'_>) -> Reply {
     let order = match request.option("order") {
         Some("free") => QueueOrder::OutOfOrder,
         _ => QueueOrder::InOrder,
@@ -33,7 +33,7 @@ fn create(state: &PeerState, request: &Request<'_>) -> Answer {
 /// `submit QUEUE COMMAND`, where a command is `barrier`, `copy TO FROM`, `fill TO BYTE`,
 /// `copy-rect …`, `fill-2d …`, `fail MESSAGE`, `panic`, `scale …`, `fill-words …`, `fault …` or
 /// `run GRAPH`. Each accepts `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`.
-fn submit(state: &PeerState, request: &Request<'_>) -> Answer {
+fn submit(state: &PeerState, request: &Request<'_>) -> Reply {
     let queue = state.queue(request.word(0)?)?;
     let mut command = match request.word(1)? {
         "barrier" => Command::barrier(),
@@ -109,7 +109,7 @@ fn from_offset_on(memory: &Memory, offset: usize) -> Result<MemoryRange, Command
 }
 
 /// `finish QUEUE MS` → whether the queue is idle afterwards
-fn finish(state: &PeerState, request: &Request<'_>) -> Answer {
+fn finish(state: &PeerState, request: &Request<'_>) -> Reply {
     let queue = state.queue(request.word(0)?)?;
     queue.finish_timeout(request.timeout(1)?)?;
     one(queue.is_idle())

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// The words of a reply, or an error.
-pub(crate) type Answer = Result<Vec<String>, CommandError>;
+pub(crate) type Reply = Result<Vec<String>, CommandError>;
 
 /// An error that the peer reports to the suite.
 pub(crate) struct CommandError {
@@ -119,11 +119,11 @@ pub(crate) fn list<const N: usize>(word: &str) -> Result<[usize; N], CommandErro
 }
 
 /// Returns a reply without words.
-pub(crate) fn done() -> Answer {
+pub(crate) fn done() -> Reply {
     Ok(Vec::new())
 }
 
 /// Returns a reply of one word.
-pub(crate) fn one(word: impl ToString) -> Answer {
+pub(crate) fn one(word: impl ToString) -> Reply {
     Ok(vec![word.to_string()])
 }

@@ -38,6 +38,18 @@ pub(crate) struct PeerState {
     objects: Mutex<HashMap<String, Object>>,
 }
 
+/// Defines functions that return an object of one kind by its name.
+macro_rules! getters {
+    ($($kind:ident: $Kind:ident($Type:ty);)*) => {$(
+        pub(crate) fn $kind(&self, name: &str) -> Result<$Type, CommandError> {
+            match self.get(name)? {
+                Object::$Kind(object) => Ok(object),
+                _ => Err(unknown(name)),
+            }
+        }
+    )*};
+}
+
 impl PeerState {
     pub(crate) fn new(device: String, directory: Option<String>) -> Self {
         Self {
@@ -76,53 +88,14 @@ impl PeerState {
             .ok_or_else(|| unknown(name))
     }
 
-    pub(crate) fn memory(&self, name: &str) -> Result<Arc<Memory>, CommandError> {
-        match self.get(name)? {
-            Object::Memory(memory) => Ok(memory),
-            _ => Err(unknown(name)),
-        }
-    }
-
-    pub(crate) fn event(&self, name: &str) -> Result<Event, CommandError> {
-        match self.get(name)? {
-            Object::Event(event) => Ok(event),
-            _ => Err(unknown(name)),
-        }
-    }
-
-    pub(crate) fn queue(&self, name: &str) -> Result<Arc<Queue>, CommandError> {
-        match self.get(name)? {
-            Object::Queue(queue) => Ok(queue),
-            _ => Err(unknown(name)),
-        }
-    }
-
-    pub(crate) fn kernels(&self, name: &str) -> Result<Arc<Kernels>, CommandError> {
-        match self.get(name)? {
-            Object::Kernels(kernels) => Ok(kernels),
-            _ => Err(unknown(name)),
-        }
-    }
-
-    pub(crate) fn graph(&self, name: &str) -> Result<Arc<PeerGraph>, CommandError> {
-        match self.get(name)? {
-            Object::Graph(graph) => Ok(graph),
-            _ => Err(unknown(name)),
-        }
-    }
-
-    pub(crate) fn physical(&self, name: &str) -> Result<PhysicalMemory, CommandError> {
-        match self.get(name)? {
-            Object::Physical(physical) => Ok(physical),
-            _ => Err(unknown(name)),
-        }
-    }
-
-    pub(crate) fn range(&self, name: &str) -> Result<Arc<VirtualRange>, CommandError> {
-        match self.get(name)? {
-            Object::Range(range) => Ok(range),
-            _ => Err(unknown(name)),
-        }
+    getters! {
+        memory: Memory(Arc<Memory>);
+        event: Event(Event);
+        queue: Queue(Arc<Queue>);
+        kernels: Kernels(Arc<Kernels>);
+        graph: Graph(Arc<PeerGraph>);
+        physical: Physical(PhysicalMemory);
+        range: Range(Arc<VirtualRange>);
     }
 
     /// Returns the context that a request names with `context=`, or the default one.

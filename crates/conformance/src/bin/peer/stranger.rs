@@ -1,6 +1,6 @@
 //! Commands that use the broker's protocol directly, like programs that do not use the library.
 
-use crate::request::{Answer, CommandError, Request};
+use crate::request::{CommandError, Reply, Request};
 use crosshandle::MemoryHandle;
 use crosshandle_conformance::{Failure, raw};
 use rustix::fs::{Mode, OFlags};
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-pub(crate) fn execute(request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(request: &Request<'_>) -> Option<Reply> {
     Some(match request.command {
         "seize" => seize(request),
         "ask-report" => ask_report(request),
@@ -37,7 +37,7 @@ fn ask(socket: &raw::Socket, question: raw::Request) -> Result<(u16, Vec<OwnedFd
 
 /// `seize DIRECTORY HANDLE`: fetches the memory descriptor of a handle, and tries all ways to write
 /// through it. Replies with the ways that worked.
-fn seize(request: &Request<'_>) -> Answer {
+fn seize(request: &Request<'_>) -> Reply {
     let socket = raw::Socket::connect_in(Path::new(request.word(0)?))?;
     let handle: MemoryHandle = request.word(1)?.parse()?;
     let handle = handle.as_bytes();
@@ -92,7 +92,7 @@ fn seize(request: &Request<'_>) -> Answer {
 
 /// `ask-report DIRECTORY HANDLE`: requests the report before and after attaching. Replies with the
 /// status and the number of descriptors of each reply.
-fn ask_report(request: &Request<'_>) -> Answer {
+fn ask_report(request: &Request<'_>) -> Reply {
     let socket = raw::Socket::connect_in(Path::new(request.word(0)?))?;
     let handle: MemoryHandle = request.word(1)?.parse()?;
     let question = raw::Request {

@@ -32,6 +32,7 @@ impl Player<'_> {
                         command: &begun.command,
                         began: begun.began,
                         was_stopped: true,
+                        is_first: false,
                     };
                     let wanted = self.wanted(begun.line);
                     if self.judge(&asked, wanted.as_deref(), answer).is_some() {

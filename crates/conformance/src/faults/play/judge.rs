@@ -11,13 +11,18 @@
 //!   `ExporterGone` when the exporter has closed the context.
 //! - After any fault, `TimedOut` from a wait for a signal whose line did not succeed.
 //!
-//! It is also a violation if one of two expected errors is missing: the error that a line gives
-//! without a fault, and `ExporterGone` when an object of a dead process is opened.
+//! It is also a violation if an expected error is missing:
+//!
+//! - the error that a line gives without a fault
+//! - `ExporterGone` when an object of a dead process is opened
+//! - `TimedOut` when the first object of a stopped process is opened
+//! - an error of a wait for a signal that no process can have completed
 
+use super::signals::Signals;
 use super::{Player, RELEASE_LINE};
 use crate::failure::Failure;
 use crate::faults::step::Fault;
-use crate::faults::worker::Answer;
+use crate::faults::worker::Reply;
 use crate::faults::workload::{Action, Origin};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -32,6 +37,10 @@ pub(super) struct Facts {
     mapped: BTreeSet<(usize, String)>,
     /// Objects that their exporter has closed.
     closed: BTreeSet<Origin>,
+    /// Workers that have tried to open an object of another worker, with the name of the latter.
+    met: BTreeSet<(usize, char)>,
+    /// Signals that workers were told to make.
+    signals: Signals,
     /// Numbers of the lines that did not succeed.
     pub(super) failed: BTreeSet<usize>,
 }
@@ -43,6 +52,8 @@ pub(super) struct Asked<'a> {
     pub(super) began: Instant,
     /// Whether the worker was stopped during the command.
     pub(super) was_stopped: bool,
+    /// Whether the command opens the worker's first object of another worker.
+    pub(super) is_first: bool,
 }
 
 impl Player<'_> {
@@ -52,6 +63,15 @@ impl Player<'_> {
             let seed = seed.parse().ok().filter(|_| is_done);
             self.contents.insert(name.to_owned(), seed);
         }
+    }
+
+    /// Records the effects that a command may have even if it fails. Returns whether it opens the
+    /// worker's first object of another worker.
+    pub(super) fn note_sent(&mut self, worker: usize, command: &str) -> bool {
+        let name = self.stage.workers[worker].name;
+        self.facts.signals.note(self.script, name, command);
+        let opened = self.opened(name, command);
+        opened.is_some_and(|(exporter, _)| self.facts.met.insert((worker, exporter)))
     }
 
     /// Records the objects that a worker has after a successful command.
@@ -149,7 +169,7 @@ impl Player<'_> {
         &mut self,
         asked: &Asked<'_>,
         wanted: Option<&str>,
-        answer: Answer,
+        answer: Reply,
     ) -> Option<Vec<String>> {
         let (name, command) = (self.stage.workers[asked.worker].name, asked.command);
         match answer {
@@ -173,22 +193,34 @@ impl Player<'_> {
     /// without a fault.
     fn due<'a>(&self, asked: &Asked<'_>, wanted: Option<&'a str>) -> Option<&'a str> {
         let name = self.stage.workers[asked.worker].name;
+        if self
+            .facts
+            .signals
+            .is_missing(self.script, name, asked.command)
+        {
+            return Some("error, although the signal cannot have been completed");
+        }
         let opened = self.opened(name, asked.command);
         match wanted {
             // The memory may still exist if the line that closes it did not run.
             Some("Stale") => {
                 wanted.filter(|_| opened.is_some_and(|it| self.facts.closed.contains(&it)))
             }
+            // The signal may have been made while the worker was stopped. If it was not, the check
+            // above has found that.
+            Some("TimedOut") => None,
             Some(wanted) => Some(wanted),
             None => {
                 let (exporter, _) = opened?;
                 let exporter = self.stage.index(exporter).ok()?;
-                let was_dead = self.is_killed(exporter)
-                    && self
-                        .stage
-                        .injected
-                        .is_some_and(|killed| killed < asked.began);
-                was_dead.then_some("ExporterGone")
+                let injected = self.stage.injected;
+                let was_before = injected.is_some_and(|injected| injected < asked.began);
+                let is_stopped = self.stage.workers[exporter].is_stopped;
+                match was_before {
+                    true if self.is_killed(exporter) => Some("ExporterGone"),
+                    true if is_stopped && asked.is_first => Some("TimedOut"),
+                    _ => None,
+                }
             }
         }
     }

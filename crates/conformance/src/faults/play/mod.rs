@@ -3,13 +3,14 @@
 mod after;
 mod judge;
 pub(super) mod programs;
+mod signals;
 
 use self::judge::{Asked, Facts};
 use super::bystanders::Bystanders;
 use super::stage::{Plan, Stage};
 use super::step::{Fault, Step};
 use super::usage::Holdings;
-use super::worker::{Answer, Worker};
+use super::worker::{Reply, Worker};
 use super::workload::{Action, Line, Workload};
 use crate::failure::Failure;
 use crate::harness::slowdown;
@@ -71,9 +72,7 @@ impl Scene {
     }
 }
 
-/// The result of a play.
 pub(super) struct Played {
-    /// Steps in order.
     pub(super) trace: Vec<Step>,
     /// Whether the fault happened. If its step was not reached, the play is a divergence and not a
     /// failure.
@@ -290,6 +289,7 @@ impl Player<'_> {
         wanted: Option<&str>,
     ) -> Result<Option<Vec<String>>, Failure> {
         self.note_content(command, false);
+        let is_first = self.note_sent(worker, command);
         let began = Instant::now();
         self.stage.workers[worker].send(number, false, command);
         let is_over = self.stage.run_until(COMMAND_LIMIT * slowdown(), |stage| {
@@ -312,6 +312,7 @@ impl Player<'_> {
                     command,
                     began,
                     was_stopped: false,
+                    is_first,
                 };
                 words = self.judge(&asked, wanted, answer);
             }
@@ -441,17 +442,18 @@ impl Player<'_> {
         if was_late {
             self.violation(format!("{name} &{label} {}: told too late", begun.command));
         }
-        if let Err((kind, text)) = &answer {
-            let asked = Asked {
-                worker: begun.worker,
-                command: &begun.command,
-                began: begun.began,
-                was_stopped: false,
-            };
-            // The timeout of the wait is longer than any case.
-            if kind == "TimedOut" || !self.explains(&asked, kind, text) {
-                self.violation(format!("{name} &{label} {}: {kind}: {text}", begun.command));
-            }
+        let asked = Asked {
+            worker: begun.worker,
+            command: &begun.command,
+            began: begun.began,
+            was_stopped: false,
+            is_first: false,
+        };
+        // The timeout of the wait is longer than any case.
+        if matches!(&answer, Err((kind, _)) if kind == "TimedOut") {
+            self.violation(format!("{name} &{label} {}: TimedOut", begun.command));
+        } else {
+            self.judge(&asked, None, answer);
         }
         self.stage.run_until_quiet(QUIET)?;
         Ok(())
@@ -543,7 +545,7 @@ fn first(words: Vec<String>) -> Option<String> {
     words.into_iter().next()
 }
 
-fn shown(answer: &Answer) -> String {
+fn shown(answer: &Reply) -> String {
     match answer {
         Ok(words) => format!(
             "ok {}",

@@ -1,5 +1,5 @@
 //! Faults at every step of the programs' own processes: a holder and its successor, programs that
-//! load, publish and fence, both ends of a link, and programs that update a model in place.
+//! load, publish and revoke, both ends of a link, and programs that update a model in place.
 //!
 //! One process of a *story* is the victim. It runs under the filter, and the supervisor counts its
 //! steps and those of its children. Before the chosen step the victim is killed or stopped, or the
@@ -39,9 +39,9 @@ const SAMPLE_LIMIT: Duration = Duration::from_secs(40);
 enum Story {
     Load,
     Publish,
-    Fence,
+    Revoke,
     Hold,
-    HoldFence,
+    HoldRevoke,
     Listen,
     Pull,
     Update,
@@ -52,9 +52,9 @@ enum Story {
 const STORIES: [(Story, &str); 10] = [
     (Story::Load, "load"),
     (Story::Publish, "publish"),
-    (Story::Fence, "fence"),
+    (Story::Revoke, "revoke"),
     (Story::Hold, "hold"),
-    (Story::HoldFence, "hold-fence"),
+    (Story::HoldRevoke, "hold-revoke"),
     (Story::Listen, "listen"),
     (Story::Pull, "pull"),
     (Story::Update, "update"),
@@ -92,8 +92,8 @@ impl<'a> Stage<'a> {
     fn play(&self, story: Story, plan: Option<Plan>) -> Result<Seen, Failure> {
         match story {
             Story::Load | Story::Publish => self.publish(story, plan),
-            Story::Fence => self.fence(plan),
-            Story::Hold | Story::HoldFence => self.hold(story, plan),
+            Story::Revoke => self.revoke(plan),
+            Story::Hold | Story::HoldRevoke => self.hold(story, plan),
             Story::Listen => self.listen(plan),
             Story::Pull => self.pull(plan),
             Story::Update | Story::Claim | Story::Follow => self.update(story, plan),

@@ -17,7 +17,7 @@ use crate::stream::{Stream, stream};
 use crate::wake_ups::signal_somehow;
 use crate::world::{Process, World};
 use server::{Await, Event, Fault, Mailbox, Server, Waiter};
-use shuttle::thread::{spawn, yield_now};
+use shuttle::thread::{JoinHandle, spawn, yield_now};
 use sleeps::{Kind, Memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +36,50 @@ fn serve<'a>(kind: Kind, fault: Fault, worlds: impl IntoIterator<Item = &'a Worl
         false => slots.map(|slot| Memory::of([slot])).collect(),
     };
     Server::start(kind, fault, memory)
+}
+
+/// An event, and the server that sleeps for its waiters.
+struct Scene {
+    world: World,
+    event: Event,
+    server: Server,
+}
+
+impl Scene {
+    fn new(kind: Kind, fault: Fault) -> Self {
+        let world = World::new();
+        Self::of(Event::of(&world), world, kind, fault)
+    }
+
+    fn of(event: Event, world: World, kind: Kind, fault: Fault) -> Self {
+        let server = serve(kind, fault, [&world]);
+        Self {
+            world,
+            event,
+            server,
+        }
+    }
+
+    fn begin(&self, number: u64, waiter: Waiter) -> Await {
+        self.server.mailbox.begin(&self.event, number, waiter)
+    }
+
+    /// Starts a process that can await signals.
+    fn register(
+        &self,
+        owner: u16,
+        life: impl FnOnce(&Arc<Mailbox>, &Event, &Process) + Send + 'static,
+    ) -> JoinHandle<()> {
+        let (event, server) = (self.event.clone(), Arc::clone(&self.server.mailbox));
+        let life = move |process: &Process| life(&server, &event, process);
+        self.world.start(owner, life)
+    }
+
+    fn finish(self, processes: impl IntoIterator<Item = JoinHandle<()>>) {
+        self.world.finish(processes);
+        self.server.finish();
+        self.event.check_let_go();
+    }
 }
 
 /// Awaits a signal, and checks the result.
@@ -61,28 +105,25 @@ fn dally() {
 /// Two processes signal, immediately and by submission. Two others await these signals out of
 /// order, possibly before they are taken. A fifth process sleeps on the same words by itself.
 fn in_any_order(kind: Kind, fault: Fault) {
-    let world = World::new();
-    let event = Event::of(&world);
-    let server = serve(kind, fault, [&world]);
+    let scene = Scene::new(kind, fault);
     let signaller = |owner| {
-        world.start(owner, |process| {
+        scene.world.start(owner, |process| {
             for _ in 0..2 {
                 signal_somehow(process);
             }
         })
     };
     let registrar = |owner| {
-        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
-        world.start(owner, move |process| {
+        scene.register(owner, |server, event, process| {
             let early = [1 + pick(4), 1 + pick(4)];
-            let begun = early.map(|number| server.begin(&event, number, Waiter::new()));
-            wait(&server, &event, process, 1 + pick(4));
+            let begun = early.map(|number| server.begin(event, number, Waiter::new()));
+            wait(server, event, process, 1 + pick(4));
             for (begun, number) in begun.iter().zip(early) {
                 expect(begun, process, number);
             }
         })
     };
-    let sleeper = world.start(5, |process| {
+    let sleeper = scene.world.start(5, |process| {
         process.wait(1 + pick(4)).unwrap();
         process.wait(4).unwrap();
     });
@@ -93,97 +134,64 @@ fn in_any_order(kind: Kind, fault: Fault) {
         registrar(4),
         sleeper,
     ];
-    world.finish(processes);
-    server.finish();
-    event.check_let_go();
+    scene.finish(processes);
 }
 
-#[test]
-fn signals_in_any_order() {
-    check(1000, || in_any_order(Kind::any(), Fault::None));
-}
-
-#[test]
-#[should_panic = "deadlock"]
-fn a_thread_that_does_not_sleep_again_after_a_wake_up_is_found() {
-    check(1500, || in_any_order(Kind::any(), Fault::ForgetsWoken));
-}
-
-#[test]
-#[should_panic = "deadlock"]
-fn a_thread_that_reads_its_word_after_the_messages_is_found() {
-    check(1500, || in_any_order(Kind::any(), Fault::ReadsItsWordLate));
-}
-
-#[test]
-#[should_panic = "deadlock"]
-fn a_thread_that_looks_before_it_listens_is_found() {
-    check(1500, || in_any_order(Kind::LookingFirst, Fault::None));
-}
-
-#[test]
-#[should_panic = "deadlock"]
-fn a_thread_that_reads_the_log_before_it_listens_is_found() {
-    check(1500, || in_any_order(Kind::ReadingFirst, Fault::None));
+cases! {
+    signals_in_any_order: 1000, in_any_order(Kind::any(), Fault::None);
+    #[should_panic = "deadlock"]
+    a_thread_that_does_not_sleep_again_after_a_wake_up_is_found: 1500, in_any_order(Kind::any(), Fault::ForgetsWoken);
+    #[should_panic = "deadlock"]
+    a_thread_that_reads_its_word_after_the_messages_is_found: 1500, in_any_order(Kind::any(), Fault::ReadsItsWordLate);
+    #[should_panic = "deadlock"]
+    a_thread_that_looks_before_it_listens_is_found: 1500, in_any_order(Kind::LookingFirst, Fault::None);
+    #[should_panic = "deadlock"]
+    a_thread_that_reads_the_log_before_it_listens_is_found: 1500, in_any_order(Kind::ReadingFirst, Fault::None);
 }
 
 /// A signaller rings a doorbell after it has completed the word. With `early` it rings before,
 /// which is wrong. `first` is the first entry's mark.
 fn doorbells(early: bool, first: u32) {
     platform::number_entries_from(first);
-    let world = World::new();
-    let event = Event::of(&world);
-    let server = serve(Kind::Doorbells, Fault::None, [&world]);
-    let ticket = world.process(1).submit();
-    let signaller = world.start(1, move |process| {
+    let scene = Scene::new(Kind::Doorbells, Fault::None);
+    let ticket = scene.world.process(1).submit();
+    let signaller = scene.world.start(1, move |process| {
         if early {
             platform::mute_doorbells();
             platform::ring(process.slot().word_of(ticket.number));
         }
         process.complete(ticket);
     });
-    let registrar = {
-        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
-        world.start(2, move |process| wait(&server, &event, process, 1))
-    };
-    world.finish([signaller, registrar]);
-    server.finish();
+    let registrar = scene.register(2, move |server, event, process| {
+        wait(server, event, process, 1)
+    });
+    scene.finish([signaller, registrar]);
 }
 
-#[test]
-fn a_doorbell_rings_after_the_word() {
-    check(1500, || doorbells(false, 1));
-}
-
-#[test]
-#[should_panic = "deadlock"]
-fn a_doorbell_that_rings_before_the_word_is_found() {
-    check(1500, || doorbells(true, 1));
-}
-
-#[test]
-#[should_panic = "deadlock"]
-fn a_log_whose_first_entry_looks_written_is_found() {
-    check(10_000, || doorbells(false, 0));
+cases! {
+    a_doorbell_rings_after_the_word: 1500, doorbells(false, 1);
+    #[should_panic = "deadlock"]
+    a_doorbell_that_rings_before_the_word_is_found: 1500, doorbells(true, 1);
+    #[should_panic = "deadlock"]
+    a_log_whose_first_entry_looks_written_is_found: 10_000, doorbells(false, 0);
 }
 
 /// All signals are immediate, so only `WATCHED` shows their signallers that they are awaited.
 #[test]
 fn signals_at_once() {
     check(1500, || {
-        let world = World::new();
-        let event = Event::of(&world);
-        let server = serve(Kind::any(), Fault::None, [&world]);
+        let scene = Scene::new(Kind::any(), Fault::None);
         let signaller = |owner, signals| {
-            world.start(owner, move |process| {
+            scene.world.start(owner, move |process| {
                 for _ in 0..signals {
                     assert!(process.signal().is_empty());
                 }
             })
         };
         let registrar = |owner, number| {
-            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
-            world.start(owner, move |process| wait(&server, &event, process, number))
+            scene.register(owner, move |server, event, process| {
+                wait(server, event, process, number)
+            })
         };
         let processes = [
             signaller(1, 6),
@@ -192,9 +200,7 @@ fn signals_at_once() {
             registrar(4, 1 + pick(9)),
             registrar(5, 9),
         ];
-        world.finish(processes);
-        server.finish();
-        event.check_let_go();
+        scene.finish(processes);
     });
 }
 
@@ -202,10 +208,8 @@ fn signals_at_once() {
 #[test]
 fn signals_of_one_word() {
     check(1500, || {
-        let world = World::new();
-        let event = Event::of(&world);
-        let server = serve(Kind::any(), Fault::None, [&world]);
-        let signaller = world.start(1, |process| {
+        let scene = Scene::new(Kind::any(), Fault::None);
+        let signaller = scene.world.start(1, |process| {
             let early = one_in(2).then(|| process.submit());
             let jump = process.signal_up_to(8);
             process.complete_all(early.into_iter().chain(jump).collect());
@@ -213,24 +217,21 @@ fn signals_of_one_word() {
             process.complete_all(jump);
         });
         let registrar = |owner| {
-            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
-            world.start(owner, move |process| {
-                let late = server.begin(&event, 8 + 7 * pick(2), Waiter::new());
-                wait(&server, &event, process, 1 + 7 * pick(2));
+            scene.register(owner, |server, event, process| {
+                let late = server.begin(event, 8 + 7 * pick(2), Waiter::new());
+                wait(server, event, process, 1 + 7 * pick(2));
                 // Either of two waiters for the same signal may cancel.
                 if one_in(2) || late.cancel() {
-                    wait(&server, &event, process, 15);
+                    wait(server, event, process, 15);
                 }
             })
         };
-        let sleeper = world.start(4, |process| {
+        let sleeper = scene.world.start(4, |process| {
             process.wait(1 + 7 * pick(2)).unwrap();
             process.wait(15).unwrap();
         });
         let processes = [signaller, registrar(2), registrar(3), sleeper];
-        world.finish(processes);
-        server.finish();
-        event.check_let_go();
+        scene.finish(processes);
     });
 }
 
@@ -268,21 +269,18 @@ fn signals_of_several_events() {
 /// Some waiters are cancelled at any time. They are notified at most once, and never after
 /// cancellation. All remaining waiters are notified.
 fn cancelling(fault: Fault) {
-    let world = World::new();
-    let event = Event::of(&world);
-    let server = serve(Kind::any(), fault, [&world]);
-    let early = one_in(2).then(|| world.process(1).submit());
-    let signaller = world.start(1, move |process| {
+    let scene = Scene::new(Kind::any(), fault);
+    let early = one_in(2).then(|| scene.world.process(1).submit());
+    let signaller = scene.world.start(1, move |process| {
         process.complete_all(early.into_iter().collect());
         for _ in 0..2 {
             signal_somehow(process);
         }
     });
     let registrar = |owner| {
-        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
-        world.start(owner, move |process| {
+        scene.register(owner, |server, event, process| {
             let numbers = [1 + pick(2), 1 + pick(9), 1 + pick(9)];
-            let begun = numbers.map(|number| server.begin(&event, number, Waiter::new()));
+            let begun = numbers.map(|number| server.begin(event, number, Waiter::new()));
             let [first, others @ ..] = begun;
             if one_in(2) {
                 expect(&first, process, numbers[0]);
@@ -298,22 +296,17 @@ fn cancelling(fault: Fault) {
             expect(&first, process, numbers[0]);
         })
     };
-    let sleeper = world.start(4, |process| process.wait(1 + pick(2)).unwrap());
+    let sleeper = scene
+        .world
+        .start(4, |process| process.wait(1 + pick(2)).unwrap());
     let processes = [signaller, registrar(2), registrar(3), sleeper];
-    world.finish(processes);
-    server.finish();
-    event.check_let_go();
+    scene.finish(processes);
 }
 
-#[test]
-fn cancelling_against_signals() {
-    check(1000, || cancelling(Fault::None));
-}
-
-#[test]
-#[should_panic = "told after it was cancelled"]
-fn a_thread_that_tells_those_who_have_cancelled_is_found() {
-    check(1500, || cancelling(Fault::TellsTheCancelled));
+cases! {
+    cancelling_against_signals: 1000, cancelling(Fault::None);
+    #[should_panic = "told after it was cancelled"]
+    a_thread_that_tells_those_who_have_cancelled_is_found: 1500, cancelling(Fault::TellsTheCancelled);
 }
 
 /// A cancelled waiter is not counted as a sleeper, so a signal makes no wake call for it.
@@ -342,10 +335,8 @@ fn nobody_sleeps_for_those_who_have_cancelled() {
 
 /// Notified waiters await the next signal, on the thread itself.
 fn awaiting_when_told(fault: Fault) {
-    let world = World::new();
-    let event = Event::of(&world);
-    let server = serve(Kind::any(), fault, [&world]);
-    let signaller = world.start(1, |process| {
+    let scene = Scene::new(Kind::any(), fault);
+    let signaller = scene.world.start(1, |process| {
         for _ in 0..2 {
             signal_somehow(process);
         }
@@ -353,70 +344,53 @@ fn awaiting_when_told(fault: Fault) {
     let second = Waiter::new();
     let answer = second.answer();
     let first = {
-        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+        let (event, server) = (scene.event.clone(), Arc::clone(&scene.server.mailbox));
         Waiter::new().when_told(move || {
             server.begin(&event, 2, second);
         })
     };
-    server.mailbox.begin(&event, 1, first);
-    let registrar = world.start(2, move |process| {
+    scene.begin(1, first);
+    let registrar = scene.world.start(2, move |process| {
         let result = answer.wait();
         process.world.ledger.check(2, result, process.slot());
         assert_eq!(result, Ok(()));
     });
-    world.finish([signaller, registrar]);
-    server.finish();
-    event.check_let_go();
+    scene.finish([signaller, registrar]);
 }
 
-#[test]
-fn waiters_await_more_when_they_are_told() {
-    check(1500, || awaiting_when_told(Fault::None));
-}
-
-#[test]
-#[should_panic = "deadlock"]
-fn a_thread_that_sleeps_after_it_has_told_somebody_is_found() {
-    check(1500, || awaiting_when_told(Fault::SleepsAfterTelling));
+cases! {
+    waiters_await_more_when_they_are_told: 1500, awaiting_when_told(Fault::None);
+    #[should_panic = "deadlock"]
+    a_thread_that_sleeps_after_it_has_told_somebody_is_found: 1500, awaiting_when_told(Fault::SleepsAfterTelling);
 }
 
 /// A dropped waiter awaits another signal, or cancels one, on the thread itself. It may hold any
 /// value of the program.
 fn awaiting_when_dropped(fault: Fault) {
-    let world = World::new();
-    let event = Event::of(&world);
-    let server = serve(Kind::any(), fault, [&world]);
+    let scene = Scene::new(Kind::any(), fault);
     let second = Waiter::new();
     let answer = second.answer();
-    let other = server.mailbox.begin(&event, 9, Waiter::new());
+    let other = scene.begin(9, Waiter::new());
     let first = {
-        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+        let (event, server) = (scene.event.clone(), Arc::clone(&scene.server.mailbox));
         Waiter::new().when_dropped(move || {
             other.cancel();
             server.begin(&event, 1, second);
         })
     };
-    let first = server.mailbox.begin(&event, 2, first);
+    let first = scene.begin(2, first);
     dally();
-    let signaller = world.start(1, signal_somehow);
+    let signaller = scene.world.start(1, signal_somehow);
     dally();
     assert!(first.cancel(), "the second signal never comes");
     assert_eq!(answer.wait(), Ok(()));
-    signaller.join().unwrap();
-    server.finish();
-    event.check_let_go();
-    world.finish([]);
+    scene.finish([signaller]);
 }
 
-#[test]
-fn waiters_await_more_when_they_are_dropped() {
-    check(1500, || awaiting_when_dropped(Fault::None));
-}
-
-#[test]
-#[should_panic = "deadlock"]
-fn a_thread_that_sleeps_after_it_has_let_go_of_somebody_is_found() {
-    check(1500, || awaiting_when_dropped(Fault::SleepsAfterLettingGo));
+cases! {
+    waiters_await_more_when_they_are_dropped: 1500, awaiting_when_dropped(Fault::None);
+    #[should_panic = "deadlock"]
+    a_thread_that_sleeps_after_it_has_let_go_of_somebody_is_found: 1500, awaiting_when_dropped(Fault::SleepsAfterLettingGo);
 }
 
 /// Returns a waiter that awaits a finished signal again and again, until it is stopped.
@@ -435,37 +409,23 @@ fn tireless(server: &Arc<Mailbox>, event: &Event, is_stopped: &Arc<AtomicBool>) 
 
 /// The thread always has work, but all other waiters are served too.
 fn beside_a_tireless_waiter(fault: Fault) {
-    let world = World::new();
-    let event = Event::of(&world);
-    let server = serve(Kind::any(), fault, [&world]);
-    assert!(world.process(1).signal().is_empty());
+    let scene = Scene::new(Kind::any(), fault);
+    assert!(scene.world.process(1).signal().is_empty());
     let is_stopped = Arc::new(AtomicBool::new(false));
-    let waiter = tireless(&server.mailbox, &event, &is_stopped);
-    server.mailbox.begin(&event, 1, waiter);
-    let registrar = {
-        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
-        world.start(2, move |process| {
-            wait(&server, &event, process, 2);
-            is_stopped.store(true, Ordering::Relaxed);
-        })
-    };
-    let signaller = world.start(1, signal_somehow);
-    world.finish([registrar, signaller]);
-    server.finish();
-    event.check_let_go();
-}
-
-#[test]
-fn a_tireless_waiter_holds_up_no_other() {
-    check(500, || beside_a_tireless_waiter(Fault::None));
-}
-
-#[test]
-#[should_panic = "exceeded max_steps"]
-fn a_thread_that_has_no_time_for_the_others_is_found() {
-    check(500, || {
-        beside_a_tireless_waiter(Fault::HasNoTimeForTheOthers)
+    let waiter = tireless(&scene.server.mailbox, &scene.event, &is_stopped);
+    scene.begin(1, waiter);
+    let registrar = scene.register(2, move |server, event, process| {
+        wait(server, event, process, 2);
+        is_stopped.store(true, Ordering::Relaxed);
     });
+    let signaller = scene.world.start(1, signal_somehow);
+    scene.finish([registrar, signaller]);
+}
+
+cases! {
+    a_tireless_waiter_holds_up_no_other: 500, beside_a_tireless_waiter(Fault::None);
+    #[should_panic = "exceeded max_steps"]
+    a_thread_that_has_no_time_for_the_others_is_found: 500, beside_a_tireless_waiter(Fault::HasNoTimeForTheOthers);
 }
 
 /// The server process's knowledge of an event's processes. It sees deaths at once, and the
@@ -485,14 +445,19 @@ impl Liveness for Notified {
     }
 }
 
-impl Notified {
-    fn of(world: &World) -> Arc<Self> {
-        Arc::new(Self {
-            ledger: world.ledger.clone(),
-            is_abandoned: AtomicBool::new(false),
-        })
-    }
+/// Makes a scene whose server learns of the exporter's end when it is notified.
+fn notified() -> (Scene, Arc<Notified>) {
+    let world = World::new();
+    let notified = Arc::new(Notified {
+        ledger: world.ledger.clone(),
+        is_abandoned: AtomicBool::new(false),
+    });
+    let event = Event::new(&world.slot, notified.clone());
+    let scene = Scene::of(event, world, Kind::any(), Fault::None);
+    (scene, notified)
+}
 
+impl Notified {
     /// Notifies the server that the exporter has ended.
     fn abandon(&self, server: &Mailbox) {
         self.is_abandoned.store(true, Ordering::Relaxed);
@@ -503,10 +468,8 @@ impl Notified {
 /// A submitter dies at any step, and so may a survivor that fails its signals. The exporter fails
 /// them too, and reports the death to the server's process, which may not have been woken.
 fn death_of_a_submitter(fault: Fault) {
-    let world = World::new();
-    let event = Event::of(&world);
-    let server = serve(Kind::any(), fault, [&world]);
-    let mortal = world.start_mortal(2, pick(60) as u32, |process| {
+    let scene = Scene::new(Kind::any(), fault);
+    let mortal = scene.world.start_mortal(2, pick(60) as u32, |process| {
         let first = process.submit();
         let left = process.signal();
         process.complete(first);
@@ -515,8 +478,8 @@ fn death_of_a_submitter(fault: Fault) {
         process.complete_all(left);
     });
     let exporter = {
-        let server = Arc::clone(&server.mailbox);
-        world.start(1, move |process| {
+        let server = Arc::clone(&scene.server.mailbox);
+        scene.world.start(1, move |process| {
             mortal.join().unwrap();
             let survivor = process.world.start_mortal(6, pick(60) as u32, |process| {
                 process.slot().fail_orphans(&*process.world.ledger);
@@ -534,49 +497,38 @@ fn death_of_a_submitter(fault: Fault) {
         })
     };
     let registrar = |owner| {
-        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
-        world.start(owner, move |process| {
+        scene.register(owner, |server, event, process| {
             for _ in 0..2 {
                 let number = 1 + pick(4);
-                let result = server.begin(&event, number, Waiter::new()).answer.wait();
+                let result = server.begin(event, number, Waiter::new()).answer.wait();
                 process.world.ledger.check(number, result, process.slot());
             }
         })
     };
     let processes = [exporter, registrar(3), registrar(4)];
-    world.finish(processes);
-    server.finish();
-    event.check_let_go();
+    scene.finish(processes);
 }
 
-#[test]
-fn the_submitter_dies() {
-    check(2000, || death_of_a_submitter(Fault::None));
-}
-
-#[test]
-#[should_panic = "deadlock"]
-fn a_thread_that_does_not_look_after_a_death_is_found() {
-    check(3000, || death_of_a_submitter(Fault::IgnoresAlarms));
+cases! {
+    the_submitter_dies: 2000, death_of_a_submitter(Fault::None);
+    #[should_panic = "deadlock"]
+    a_thread_that_does_not_look_after_a_death_is_found: 3000, death_of_a_submitter(Fault::IgnoresAlarms);
 }
 
 /// The exporter dies at any step. Awaited signals that were never submitted never come.
 #[test]
 fn the_exporter_dies() {
     check(2000, || {
-        let world = World::new();
-        let notified = Notified::of(&world);
-        let event = Event::new(&world.slot, notified.clone());
-        let server = serve(Kind::any(), Fault::None, [&world]);
-        let exporter = world.start_mortal(1, pick(40) as u32, |process| {
+        let (scene, notified) = notified();
+        let exporter = scene.world.start_mortal(1, pick(40) as u32, |process| {
             let first = process.submit();
             let second = process.signal();
             process.complete(first);
             process.complete_all(second);
         });
         let survivor = {
-            let server = Arc::clone(&server.mailbox);
-            world.start(2, move |process| {
+            let server = Arc::clone(&scene.server.mailbox);
+            scene.world.start(2, move |process| {
                 exporter.join().unwrap();
                 if one_in(2) {
                     process.slot().fail_orphans(&*process.world.ledger);
@@ -588,10 +540,9 @@ fn the_exporter_dies() {
             })
         };
         let registrar = |owner| {
-            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
-            world.start(owner, move |process| {
+            scene.register(owner, |server, event, process| {
                 let numbers = [1 + pick(3), 1 + pick(9)];
-                let begun = numbers.map(|number| server.begin(&event, number, Waiter::new()));
+                let begun = numbers.map(|number| server.begin(event, number, Waiter::new()));
                 for (begun, number) in begun.iter().zip(numbers) {
                     let result = begun.answer.wait();
                     process.world.ledger.check(number, result, process.slot());
@@ -605,9 +556,7 @@ fn the_exporter_dies() {
             })
         };
         let processes = [survivor, registrar(3), registrar(4)];
-        world.finish(processes);
-        server.finish();
-        event.check_let_go();
+        scene.finish(processes);
     });
 }
 
@@ -616,33 +565,25 @@ fn the_exporter_dies() {
 #[test]
 fn the_exporter_dies_and_another_process_goes_on() {
     check(1000, || {
-        let world = World::new();
-        let notified = Notified::of(&world);
-        let event = Event::new(&world.slot, notified.clone());
-        let server = serve(Kind::any(), Fault::None, [&world]);
-        let first = world.process(2).submit();
+        let (scene, notified) = notified();
+        let first = scene.world.process(2).submit();
         let exporter = {
-            let server = Arc::clone(&server.mailbox);
-            world.start(1, move |process| {
+            let server = Arc::clone(&scene.server.mailbox);
+            scene.world.start(1, move |process| {
                 process.world.ledger.died(Owner::EXPORTER);
                 notified.abandon(&server);
             })
         };
-        let registrar = {
-            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
-            world.start(3, move |process| {
-                let late = server.begin(&event, 8, Waiter::new());
-                let soon = server.begin(&event, 1, Waiter::new());
-                let later = server.begin(&event, 15, Waiter::new());
-                assert_eq!(late.answer.wait(), Err(WaitError::Abandoned));
-                assert_eq!(later.answer.wait(), Err(WaitError::Abandoned));
-                process.world.process(2).complete(first);
-                expect(&soon, process, 1);
-            })
-        };
-        world.finish([exporter, registrar]);
-        server.finish();
-        event.check_let_go();
+        let registrar = scene.register(3, move |server, event, process| {
+            let late = server.begin(event, 8, Waiter::new());
+            let soon = server.begin(event, 1, Waiter::new());
+            let later = server.begin(event, 15, Waiter::new());
+            assert_eq!(late.answer.wait(), Err(WaitError::Abandoned));
+            assert_eq!(later.answer.wait(), Err(WaitError::Abandoned));
+            process.world.process(2).complete(first);
+            expect(&soon, process, 1);
+        });
+        scene.finish([exporter, registrar]);
     });
 }
 
@@ -691,14 +632,9 @@ fn beside_a_hostile_event(kind: Kind, rings: bool) {
     forged.check_let_go();
 }
 
-#[test]
-fn a_hostile_event_holds_up_no_other() {
-    check(1500, || beside_a_hostile_event(Kind::any(), false));
-}
-
-#[test]
-fn a_hostile_doorbell_holds_up_nobody_for_long() {
-    check(1500, || beside_a_hostile_event(Kind::Doorbells, true));
+cases! {
+    a_hostile_event_holds_up_no_other: 1500, beside_a_hostile_event(Kind::any(), false);
+    a_hostile_doorbell_holds_up_nobody_for_long: 1500, beside_a_hostile_event(Kind::Doorbells, true);
 }
 
 /// Devices signal and wake no thread. Only sleeps in steps time out.
@@ -708,10 +644,9 @@ fn devices_signal() {
         platform::allow_timeouts_up_to(LONGEST_STEP);
         let world = World::new();
         world.slot.mark_device_signals();
-        let event = Event::of(&world);
-        let server = serve(Kind::any(), Fault::None, [&world]);
+        let scene = Scene::of(Event::of(&world), world, Kind::any(), Fault::None);
         let signaller = |owner| {
-            world.start(owner, |process| {
+            scene.world.start(owner, |process| {
                 let stream = stream(process, 1 + pick(4));
                 let tickets = process.signal();
                 process.complete_all(tickets);
@@ -719,14 +654,15 @@ fn devices_signal() {
             })
         };
         let registrar = |owner| {
-            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
-            world.start(owner, move |process| {
+            scene.register(owner, |server, event, process| {
                 for _ in 0..2 {
-                    wait(&server, &event, process, 1 + pick(4));
+                    wait(server, event, process, 1 + pick(4));
                 }
             })
         };
-        let sleeper = world.start(5, |process| process.wait(1 + pick(4)).unwrap());
+        let sleeper = scene
+            .world
+            .start(5, |process| process.wait(1 + pick(4)).unwrap());
         let processes = [
             signaller(1),
             signaller(2),
@@ -734,9 +670,7 @@ fn devices_signal() {
             registrar(4),
             sleeper,
         ];
-        world.finish(processes);
-        server.finish();
-        event.check_let_go();
+        scene.finish(processes);
     });
 }
 
@@ -746,15 +680,12 @@ fn devices_signal() {
 fn devices_signal_what_is_awaited_already() {
     check(500, || {
         platform::allow_timeouts_up_to(SWEEP_INTERVAL);
-        let world = World::new();
-        let event = Event::of(&world);
         platform::mute_doorbells();
-        let server = serve(Kind::Doorbells, Fault::None, [&world]);
-        let registrar = {
-            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
-            world.start(2, move |process| wait(&server, &event, process, 1))
-        };
-        let device = world.start(1, |process| {
+        let scene = Scene::new(Kind::Doorbells, Fault::None);
+        let registrar = scene.register(2, move |server, event, process| {
+            wait(server, event, process, 1)
+        });
+        let device = scene.world.start(1, |process| {
             let has_slept = |limit| platform::sleeps().iter().any(|(_, slept)| *slept <= limit);
             while !has_slept(SWEEP_INTERVAL) {
                 yield_now();
@@ -767,8 +698,6 @@ fn devices_signal_what_is_awaited_already() {
             stream.run();
             stream.record_finished();
         });
-        world.finish([registrar, device]);
-        server.finish();
-        event.check_let_go();
+        scene.finish([registrar, device]);
     });
 }

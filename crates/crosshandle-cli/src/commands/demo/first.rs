@@ -2,7 +2,7 @@
 
 use super::Args;
 use super::measure::{self, Percentiles};
-use super::messages::{Answer, Done, Goodbye, Offer};
+use super::messages::{Done, Goodbye, Offer, Reply};
 use super::pattern::{Pattern, Side};
 use super::pin::{Pinned, two_cpus};
 use super::report::{Exchange, Handles, Report, Times};
@@ -13,9 +13,20 @@ use crate::peer::{Peer, Role};
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::transfer::Transfer;
-use crate::tuning::{DEMO_PING_TIME, DEMO_PINGS_BEFORE_MIDDLE, DEMO_PINGS_MAX};
+use crate::tuning::DEMO_PINGS_BEFORE_MIDDLE;
 use crosshandle::{EventHandle, EventOptions};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum number of round trips of one ping-pong.
+///
+/// This number gives a stable 99th percentile. On slow machines, `DEMO_PING_TIME` ends the
+/// ping-pong earlier.
+const DEMO_PINGS_MAX: u64 = 20_000;
+
+/// Time after which a ping-pong ends even if it has made fewer round trips.
+///
+/// The user waits for two ping-pongs. With less time, slow machines give fewer samples.
+const DEMO_PING_TIME: Duration = Duration::from_millis(500);
 
 const SIDE: Side = Side::First;
 
@@ -52,8 +63,8 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
         pid: std::process::id(),
     })?;
     at(StopPoint::Shared);
-    let answer: Answer = peer.link().receive(timeout)?;
-    let peers: EventHandle = answer.event.parse()?;
+    let reply: Reply = peer.link().receive(timeout)?;
+    let peers: EventHandle = reply.event.parse()?;
     let peers_low_power = context.open_event_with(&peers, EventOptions::new().low_power(true))?;
     let peers = context.open_event(&peers)?;
 
@@ -99,7 +110,7 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     Ok(Report {
         device: context.device().to_string(),
         device_name: context.device().info().name.clone(),
-        peer_device: answer.device.clone(),
+        peer_device: reply.device.clone(),
         processes: [std::process::id(), peer_pid],
         exchange: Exchange {
             size: args.size,
@@ -116,7 +127,7 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
             handles: Handles {
                 get_first,
                 get_again,
-                open: answer.opens,
+                open: reply.opens,
             },
         },
         read_bandwidth: done.bandwidth,
@@ -124,8 +135,8 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     })
 }
 
-/// Runs the ping-pong: sends numbers, which the second process must send back inverted. The number
-/// 0 ends the ping-pong. Returns the times of the round trips.
+/// Runs the ping-pong: sends numbers through the memory, which the second process must send back
+/// inverted. The number 0 ends the ping-pong. Returns the time of each round trip.
 fn ping(
     memory: &Transfer<'_>,
     signals: &mut SignalPair<'_>,

@@ -1,29 +1,45 @@
-//! Measurements of the demo.
+//! The measurements that the demo makes.
 
 use super::pattern::each_chunk;
 use crate::failure::{Failure, Result};
 use crate::transfer::Transfer;
-use crate::tuning::{COPY_CHUNK_BYTES, DEMO_MEAN_REPEATS, DEMO_READ_PASSES, DEMO_READ_TIME};
+use crate::tuning::COPY_CHUNK_BYTES;
 use crosshandle::Context;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
+
+/// Number of repetitions of an operation whose mean time is measured.
+///
+/// With this number, the cost of reading the clock is negligible.
+const DEMO_MEAN_REPEATS: u32 = 10_000;
+
+/// Time after which the demo stops repeating its reads of the memory.
+///
+/// In this time, memory of the default size is read dozens of times.
+const DEMO_READ_TIME: Duration = Duration::from_millis(300);
+
+/// Minimum and maximum number of passes of reading the memory.
+///
+/// A median needs at least three passes. Beyond a thousand passes, the median no longer changes.
+const DEMO_READ_PASSES: RangeInclusive<u32> = 3..=1000;
 
 /// Times to open handles, in nanoseconds.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Opens {
-    /// Opening the exporter's first memory, which includes connecting, receiving a descriptor and
+    /// Time to open the exporter's first memory. It includes connecting, receiving a descriptor and
     /// mapping.
     pub(super) memory_first: f64,
-    /// Opening and closing memory that is already open.
+    /// Time to open and close memory that is already open.
     pub(super) memory_again: f64,
-    /// Opening the exporter's first event.
+    /// Time to open the exporter's first event.
     pub(super) event_first: f64,
-    /// Opening and closing an event that is already open.
+    /// Time to open and close an event that is already open.
     pub(super) event_again: f64,
 }
 
-/// Speed at which the importer reads memory that the exporter wrote.
+/// Speed at which the importer reads memory that the exporter has written.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Bandwidth {
     /// Bytes per second in the median pass over all of the memory.
@@ -57,7 +73,7 @@ impl Percentiles {
     }
 }
 
-/// Runs an operation once. Returns its result and its time in nanoseconds.
+/// Runs an operation once. Returns its result, and the time that it took in nanoseconds.
 pub(super) fn once<T>(operation: impl FnOnce() -> crosshandle::Result<T>) -> Result<(T, f64)> {
     let start = Instant::now();
     let result = operation()?;

@@ -17,16 +17,16 @@ pub(super) struct Offer {
     pub(super) timeout: Duration,
     /// Processors on which the first and the second process measure round trips.
     pub(super) cpus: Option<[usize; 2]>,
-    /// Device of the second process. `None` stands for the memory's device.
+    /// Device of the second process. `None` means the memory's device.
     pub(super) device: Option<String>,
     /// Process ID of the first process.
     pub(super) pid: u32,
 }
 
-/// The second process's reply when it has opened all objects. It contains the second process's own
+/// The second process's reply after it has opened all objects. It contains the second process's own
 /// event.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct Reply {
     /// Handle of the second process's event, as text.
     pub(super) event: String,
     /// Device that the second process uses.
@@ -34,7 +34,7 @@ pub(super) struct Answer {
     pub(super) opens: Opens,
 }
 
-/// The second process's message when it has finished.
+/// The second process's message after it has finished.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Done {
     /// Number of bytes that the second process has verified.
@@ -44,6 +44,6 @@ pub(super) struct Done {
     pub(super) bandwidth: Bandwidth,
 }
 
-/// The first process's message that the second process may end.
+/// The first process's last message, after which the second process may end.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Goodbye {}

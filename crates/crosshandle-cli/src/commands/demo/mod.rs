@@ -18,9 +18,23 @@ pub(super) use second::run_child;
 
 use crate::failure::Result;
 use crate::settings::Settings;
-use crate::tuning::{DEMO_MIN_BYTES, DEMO_MIN_BYTES_PER_SECOND, DEMO_STEP_TIMEOUT};
 use crate::units::{parse_bytes, parse_duration};
 use std::time::Duration;
+
+/// Minimum timeout of each step of the demo, for any size of memory.
+///
+/// The steps of the default size take less than a second. With less, a demo could fail on a busy
+/// machine. With more, a process that is stuck is reported later.
+const DEMO_STEP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Minimum speed, in bytes per second, of a process that fills or verifies memory. A slower process
+/// is treated as stuck.
+///
+/// Memory and buses are many times faster, so only an emulator comes near this speed.
+const DEMO_MIN_BYTES_PER_SECOND: u64 = 32 << 20;
+
+/// Minimum size in bytes of the memory that the demo shares. Each half has room for a few words.
+const DEMO_MIN_BYTES: u64 = 4096;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

@@ -1,4 +1,5 @@
-//! Pins the two processes to two processors, because the round-trip time depends on them.
+//! Pins the two processes to two processors, because the round-trip time depends on the choice of
+//! processors.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -6,19 +7,20 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub(super) fn two_cpus() -> Option<[usize; 2]> {
     let allowed = sched_getaffinity(None).ok()?;
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-    // The first and the last processor are chosen, because neighbours may be two hardware threads
-    // of one core.
+    // Choose the first and the last processor, because neighbouring processors may be two hardware
+    // threads on one core.
     let first = cpus.next()?;
     Some([first, cpus.next_back()?])
 }
 
-/// Keeps a thread on one processor. Dropping the value restores the thread's previous processors.
+/// A thread that is pinned to one processor. Dropping this value restores the processors that the
+/// thread could use before.
 pub(super) struct Pinned {
     previous: CpuSet,
 }
 
 impl Pinned {
-    /// Pins the calling thread. Returns `None` if the system refuses.
+    /// Pins the calling thread to processor `cpu`. Returns `None` if the system does not permit it.
     pub(super) fn to(cpu: usize) -> Option<Self> {
         let previous = sched_getaffinity(None).ok()?;
         let mut only = CpuSet::new();
@@ -30,7 +32,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // If the system refuses this call, the thread stays on its processor.
+        // If this call fails, the thread stays pinned.
         let _ = sched_setaffinity(None, &self.previous);
     }
 }

@@ -1,4 +1,4 @@
-//! Results of the demo, and how they are printed.
+//! The results of the demo, as text and as JSON.
 
 use super::measure::{Bandwidth, Opens, Percentiles};
 use crate::failure::Result;
@@ -11,7 +11,7 @@ use serde::Serialize;
 pub(super) struct Report {
     pub(super) device: String,
     pub(super) device_name: String,
-    /// Device of the second process.
+    /// Name of the second process's device.
     pub(super) peer_device: String,
     /// Process IDs of the first and the second process.
     pub(super) processes: [u32; 2],

@@ -1,7 +1,7 @@
 //! The demo's second process. It is the child, and opens the memory.
 
 use super::measure::{self, Opens};
-use super::messages::{Answer, Done, Goodbye, Offer};
+use super::messages::{Done, Goodbye, Offer, Reply};
 use super::pattern::{Pattern, Side};
 use super::pin::Pinned;
 use super::signal_pair::SignalPair;
@@ -10,8 +10,15 @@ use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::link::Link;
 use crate::settings::Settings;
 use crate::transfer::Transfer;
-use crate::tuning::{DEMO_OFFER_TIMEOUT, DEMO_PINGS_BEFORE_MIDDLE};
+use crate::tuning::DEMO_PINGS_BEFORE_MIDDLE;
 use crosshandle::{Context, Event, EventHandle, EventOptions, Memory, MemoryHandle};
+use std::time::Duration;
+
+/// Maximum time for the demo's first process to create the shared objects.
+///
+/// Initialising a GPU's driver and allocating most of its memory takes seconds. With much less, a
+/// demo could fail on a machine with many GPUs.
+const DEMO_OFFER_TIMEOUT: Duration = Duration::from_secs(60);
 
 const SIDE: Side = Side::Second;
 
@@ -30,7 +37,7 @@ pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
     let opened = OpenedOffer::new(&context, &offer, &handle)?;
     let own = context.create_event()?;
     at(StopPoint::Shared);
-    link.send(&Answer {
+    link.send(&Reply {
         event: own.handle()?.to_string(),
         device: context.device().to_string(),
         opens: opened.times,

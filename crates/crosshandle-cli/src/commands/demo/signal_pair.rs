@@ -1,17 +1,17 @@
 //! The two events with which the processes take turns. Each process signals its own event and waits
-//! for its partner's.
+//! for the other process's event.
 
 use crate::failure::{ErrorContext as _, Failure, Result};
 use crosshandle::Event;
 use std::time::Duration;
 
-/// The events of this process and of its partner, with the number of signals of each so far.
+/// The events of this process and of the other process, with the number of signals of each so far.
 pub(super) struct SignalPair<'a> {
     own: &'a Event,
     peers: &'a Event,
     /// Number of signals that this process has submitted.
     signals: u64,
-    /// Number of signals of the other process that this process has waited for.
+    /// Number of the other process's signals that this process has waited for.
     waits: u64,
     /// Maximum time until the other process submits its next signal.
     timeout: Duration,
@@ -28,8 +28,8 @@ impl<'a> SignalPair<'a> {
         }
     }
 
-    /// Returns a pair with the same counts that waits for `peers`, another opening of the partner's
-    /// event.
+    /// Returns a pair with the same counts that waits for `peers`, which is the other process's
+    /// event, opened a second time.
     pub(super) fn waiting_on<'b>(&self, peers: &'b Event) -> SignalPair<'b>
     where
         'a: 'b,
@@ -37,7 +37,7 @@ impl<'a> SignalPair<'a> {
         SignalPair { peers, ..*self }
     }
 
-    /// Signals this process's event, and checks the number of the signal.
+    /// Signals this process's event, and checks the signal's number.
     #[inline]
     pub(super) fn signal_next(&mut self) -> Result<()> {
         self.signals += 1;

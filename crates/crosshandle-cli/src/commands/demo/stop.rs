@@ -1,7 +1,7 @@
 //! Points at which a test can stop a process of the demo.
 //!
-//! The test then kills the stopped process, or leaves it stopped, and checks the reaction of the
-//! other process.
+//! The test then kills the stopped process or leaves it stopped, and checks how the other process
+//! reacts.
 
 use super::pattern::Side;
 use std::io::{self, Write};
@@ -27,8 +27,8 @@ pub(super) enum StopPoint {
     Done,
 }
 
-/// If the environment names this process and this point, prints a line and stops forever. `other`
-/// is the ID of the other process.
+/// If the environment variable selects this process and this point, prints a line and stops
+/// forever. `other` is the ID of the other process.
 pub(super) fn stop_at(side: Side, point: StopPoint, other: u32) {
     let Ok(wanted) = std::env::var(VARIABLE) else {
         return;

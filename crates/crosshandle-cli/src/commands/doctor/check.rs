@@ -1,4 +1,4 @@
-//! The result of a check.
+//! The result of one of `doctor`'s checks.
 
 use serde::Serialize;
 
@@ -6,11 +6,11 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Level {
-    /// Everything works.
+    /// Everything that the check covers works.
     Ok,
     /// Sharing works, but could be faster, or has a limitation that users should know.
     Note,
-    /// Sharing does not work, or only partly.
+    /// Sharing does not work, or works only partly.
     Problem,
 }
 
@@ -24,7 +24,7 @@ impl Level {
     }
 }
 
-/// The name of a check, its result, and advice.
+/// The result of a check, with the check's name and advice.
 #[derive(Serialize, Debug)]
 pub(super) struct Check {
     pub(super) check: String,

@@ -1,12 +1,15 @@
-//! A check of huge pages. It allocates large memory, and reads from the kernel which pages the
-//! memory has.
+//! A check of huge pages. It allocates memory, and reads from the kernel whether the memory is in
+//! huge pages.
 
 use super::check::Check;
 use crate::failure::{Failure, Result};
-use crate::tuning::DOCTOR_HUGE_PAGES_BYTES as LEN;
 use crate::units::bytes;
+use DOCTOR_HUGE_PAGES_BYTES as LEN;
 use crosshandle::{Context, Device};
 use std::fs;
+
+/// Size in bytes of the memory in which `doctor` looks for huge pages: two pages of the usual size.
+const DOCTOR_HUGE_PAGES_BYTES: usize = 4 << 20;
 
 const CHECK: &str = "huge pages";
 
@@ -35,7 +38,7 @@ pub(super) fn check() -> Check {
     }
 }
 
-/// Allocates memory, and returns the number of its bytes that are in huge pages.
+/// Allocates memory, and returns how many of its bytes are in huge pages.
 fn huge_bytes() -> Result<u64> {
     let context = Context::new(&Device::find("host")?)?;
     let memory = context.allocate(LEN)?;

@@ -2,9 +2,20 @@
 //! lack.
 
 use super::check::Check;
-use crate::tuning::{DOCTOR_SIGNALLED_WAIT, DOCTOR_UNSIGNALLED_WAIT};
-use crosshandle::{Context, Device, Error, Event};
+use crosshandle::event::EventSet;
+use crosshandle::{Context, Device, Error};
 use std::fs;
+use std::time::Duration;
+
+/// Time that `doctor` waits for events that are not signalled.
+///
+/// The wait must reach the kernel, which takes microseconds. A longer wait would delay the report.
+const DOCTOR_UNSIGNALLED_WAIT: Duration = Duration::from_millis(2);
+
+/// Maximum time that `doctor` waits for an event that is already signalled.
+///
+/// The wait returns at once unless the system call does not work.
+const DOCTOR_SIGNALLED_WAIT: Duration = Duration::from_secs(2);
 
 /// First version with `futex_waitv`, which waits for several words.
 const FUTEX_WAITV_VERSION: (u32, u32) = (5, 16);
@@ -78,13 +89,13 @@ pub(super) fn wait_for_several() -> Check {
     let wait = || -> crosshandle::Result<usize> {
         let context = Context::new(&Device::find("host")?)?;
         let (first, second) = (context.create_event()?, context.create_event()?);
-        let signals = [(&first, 1), (&second, 1)];
-        match Event::wait_any_value(&signals, Some(DOCTOR_UNSIGNALLED_WAIT)) {
+        let signals = EventSet::latest([&first, &second]);
+        match signals.wait_any_timeout(DOCTOR_UNSIGNALLED_WAIT) {
             Err(Error::TimedOut(_)) => {}
             other => return other,
         }
         second.signal()?;
-        Event::wait_any_value(&signals, Some(DOCTOR_SIGNALLED_WAIT))
+        signals.wait_any_timeout(DOCTOR_SIGNALLED_WAIT)
     };
     match wait() {
         Ok(1) => Check::ok(CHECK, "a signal of one of two events is noticed"),

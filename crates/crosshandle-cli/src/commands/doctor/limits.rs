@@ -1,4 +1,4 @@
-//! Checks of the limits of the process and of the system.
+//! Checks of the limits that the system sets for the process.
 
 use super::check::Check;
 use crate::units::bytes;
@@ -6,14 +6,14 @@ use crosshandle::report::memory_limit;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
-/// The kernel's default maximum number of mappings of a process.
+/// The kernel's default for the maximum number of mappings in a process.
 const DEFAULT_MAX_MAPPINGS: u64 = 65_530;
-/// Limit of the file size, in bytes, that is enough for the files that the library creates without
-/// a request of the program: shared segments, and the events of a context.
+/// File size limit in bytes that suffices for the files that the library creates on its own: shared
+/// segments, and the segments for events.
 const ENOUGH_FILE_BYTES: u64 = 64 << 20;
-/// Amount of free memory, in bytes, below which the check reports that little memory is left.
+/// Amount of free memory in bytes below which the check reports that little memory is left.
 const LITTLE_MEMORY_BYTES: u64 = 256 << 20;
-/// The usual soft limit of the number of descriptors of a process.
+/// The usual soft limit for the number of file descriptors in a process.
 const USUAL_MAX_DESCRIPTORS: u64 = 1024;
 
 pub(super) fn descriptors() -> Check {

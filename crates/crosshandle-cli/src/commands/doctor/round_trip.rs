@@ -6,11 +6,19 @@ use crate::link::Link;
 use crate::peer::{Peer, Role};
 use crate::settings::Settings;
 use crate::transfer::Transfer;
-use crate::tuning::{DOCTOR_SHARED_BYTES as LEN, DOCTOR_STEP_TIMEOUT as TIMEOUT};
 use crate::units::nanoseconds;
 use crosshandle::{Device, Event, EventHandle, MemoryHandle};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
+
+/// Maximum duration of each step of `doctor`'s exchange with its child process.
+///
+/// All steps together normally take milliseconds. With much less, a busy machine could be reported
+/// as a problem.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Size in bytes of the memory that `doctor` shares with its child process.
+const LEN: usize = 64 << 10;
 
 /// Handles of the parent's shared objects, as text.
 #[derive(Serialize, Deserialize)]
@@ -22,7 +30,7 @@ struct Offer {
 /// Handle of the child's shared event, as text. It is sent after the child has written to the
 /// memory and signalled.
 #[derive(Serialize, Deserialize)]
-struct Answer {
+struct Reply {
     event: String,
 }
 
@@ -60,8 +68,8 @@ pub(super) fn check(settings: &Settings) -> Vec<Check> {
     checks
 }
 
-/// Shares with a child process, then kills it. Returns the time until everything was shared, and
-/// the time until a waiter noticed the death.
+/// Shares objects with a child process, and then kills that process. Returns the time until
+/// everything was shared, and the time from the death until a waiting thread was notified.
 fn exchange(device: &Device, settings: &Settings) -> Result<(Duration, Duration)> {
     let mut peer = Peer::start(Role::Doctor, settings)?;
     let shared = share(device, settings, &mut peer);
@@ -78,8 +86,8 @@ fn exchange(device: &Device, settings: &Settings) -> Result<(Duration, Duration)
     }
 }
 
-/// Shares with the child process. Returns an event of the child process that is never signalled,
-/// and the total time.
+/// Shares objects with the child process. Returns an event that the child process created and never
+/// signals, and the total time.
 fn share(device: &Device, settings: &Settings, peer: &mut Peer) -> Result<(Event, Duration)> {
     let start = Instant::now();
     let context = settings.context_on(&device.to_string(), None)?;
@@ -90,10 +98,10 @@ fn share(device: &Device, settings: &Settings, peer: &mut Peer) -> Result<(Event
         memory: memory.handle()?.to_string(),
         event: event.handle()?.to_string(),
     })?;
-    let answer: Answer = peer.link().receive(TIMEOUT)?;
+    let reply: Reply = peer.link().receive(TIMEOUT)?;
     event.wait_value_timeout(1, TIMEOUT)?;
     verify(&Transfer::new(&context, &memory)?, 2)?;
-    let childs_event: EventHandle = answer.event.parse()?;
+    let childs_event: EventHandle = reply.event.parse()?;
     let childs_event = context.open_event(&childs_event)?;
     Ok((childs_event, start.elapsed()))
 }
@@ -109,10 +117,10 @@ pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
     let event: EventHandle = offer.event.parse()?;
     context.open_event(&event)?.signal()?;
     let own = context.create_event()?;
-    link.send(&Answer {
+    link.send(&Reply {
         event: own.handle()?.to_string(),
     })?;
-    // The parent process sends nothing, and kills this process during the wait.
+    // The parent process sends nothing more, and kills this process during this wait.
     link.receive(TIMEOUT)
 }
 

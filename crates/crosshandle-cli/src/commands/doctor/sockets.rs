@@ -9,9 +9,10 @@ use std::path::Path;
 
 const CHECK: &str = "socket directory";
 
-/// Maximum length of a socket's path in bytes: the kernel's `sun_path` without the final zero.
+/// Maximum length of a socket's path in bytes: the size of `sun_path` in the kernel, without the
+/// final zero byte.
 const SOCKET_PATH_MAX_BYTES: usize = 107;
-/// Number of bytes of a socket's path that are reserved for the name of an exporter's socket.
+/// Number of bytes in a socket's path that are reserved for the name of the exporter's socket.
 const SOCKET_NAME_BYTES: usize = 24;
 
 pub(super) fn check(chosen: Option<&Path>) -> Check {

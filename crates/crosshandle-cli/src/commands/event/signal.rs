@@ -28,8 +28,8 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
         }
         None => event.signal()?,
     };
-    // A signal completes only after all earlier signals. If this process ended before that, its
-    // signal would fail.
+    // A signal completes only after all earlier signals. If this process ended before its signal is
+    // complete, the signal would fail.
     match args.timeout {
         None => event.wait_value(number),
         Some(timeout) => event.wait_value_timeout(number, timeout.saturating_sub(begin.elapsed())),

@@ -20,11 +20,11 @@ pub(crate) struct Args {
 struct Status {
     /// Number of the latest submitted signal.
     submitted: u64,
-    /// Largest number up to which all signals are finished.
+    /// Largest number up to which all signals have completed or failed.
     completed: u64,
     /// State of the latest signal.
     state: SignalState,
-    /// Reason why the latest signal failed.
+    /// Reason why the latest signal failed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }

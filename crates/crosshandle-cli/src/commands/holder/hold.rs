@@ -6,7 +6,6 @@ use crate::input::token::ShownToken;
 use crate::output;
 use crate::output::log::{self, Level};
 use crate::settings::Settings;
-use crate::tuning::{UPGRADE_LOOK, UPGRADE_TIME};
 use crosshandle::PeerPolicy;
 use crosshandle::holder::{self, Holder, LogLevel, ServeOptions, Status};
 use rustix::fs::FileType;
@@ -24,7 +23,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum time for the successor of an upgraded program to take over. With a shorter time, a
+/// program on a busy machine could be mistaken for one that cannot take over.
+const UPGRADE_TIME: Duration = Duration::from_secs(30);
+
+/// Interval between two checks of a holder that is being upgraded.
+const UPGRADE_LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) const AFTER_HELP: &str = "\
 Runs until SIGINT or SIGTERM, and then drops all held objects. Processes that have an object open keep it. SIGHUP \
@@ -102,7 +108,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         return detach(args, settings);
     }
     if args.detached {
-        // The call fails only for the leader of a process group, which this process is not.
+        // `setsid` fails only for the leader of a process group, and this process is not one.
         let _ = rustix::process::setsid();
     }
     raise_limit_of_files();
@@ -129,16 +135,16 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Starts a holder in a new session. Returns when the holder accepts requests.
+/// Starts a holder in a new session in the background. Returns when the holder accepts requests.
 fn detach(args: &Args, settings: &Settings) -> Result<()> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["hold", "--detached"]);
     if args.no_successor {
         command.arg("--no-successor");
     }
-    // If standard error is a file, it gets all messages of the holder. A terminal or a pipe gets
-    // only the messages before the holder is ready: a process that reads the pipe to its end would
-    // otherwise wait until the holder ends.
+    // If standard error is a file, the holder writes all its messages to it. To a terminal or a
+    // pipe, it writes only the messages before it is ready. Otherwise, a process that reads the
+    // pipe to its end would wait until the holder ends.
     let stderr = rustix::fs::fstat(io::stderr()).context("looking at standard error")?;
     let is_file = FileType::from_raw_mode(stderr.st_mode) == FileType::RegularFile;
     command
@@ -166,7 +172,7 @@ fn detach(args: &Args, settings: &Settings) -> Result<()> {
     }
     if line.is_empty() {
         holder.wait().context("waiting for the holder")?;
-        // Print all messages of the holder before the next line.
+        // Print all messages from the holder before the next line.
         let _ = says.map(std::thread::JoinHandle::join);
         return Err(Failure::error(
             "the holder has ended; its messages are above",
@@ -176,29 +182,30 @@ fn detach(args: &Args, settings: &Settings) -> Result<()> {
     output::line(format_args!("process {pid} holds"))
 }
 
-/// Raises the limit of descriptors of this process and its successors to the system's maximum,
-/// because each held object uses some.
+/// Raises this process's limit for file descriptors to the maximum, because each held object uses
+/// some. Successors inherit the limit.
 fn raise_limit_of_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         ..limit
     };
-    // If the system refuses, fewer objects can be held.
+    // If this fails, the holder can keep fewer objects.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Runs the successor.
+/// Runs the holder's successor until it takes over, and then the holder.
 pub(crate) fn succeed(args: &SuccessorArgs, settings: &Settings) -> Result<()> {
     let program = args.program.clone();
     let arguments = successor_arguments(&args.users, program.clone(), args.metrics, settings);
     if let Some(program) = program.filter(|program| is_another(program)) {
-        // If the new program cannot be run, this one continues.
+        // `exec` returns only if the new program cannot be run. In that case, this program
+        // continues.
         let error = Command::new(&program).args(&arguments).exec();
         settings.log(format_args!("{} cannot be run: {error}", program.display()));
     }
     let options = serve_options(&args.users, settings)?.successor(OWN_PROGRAM, arguments);
-    // Tells the service manager the new main process. The manager knows only the predecessor.
+    // Notify the service manager of the new main process, because it knows only the predecessor.
     let state = format!("MAINPID={}\nREADY=1", std::process::id());
     Ok(holder::serve_as_successor(options, || {
         if let Some(address) = args.metrics {
@@ -208,17 +215,17 @@ pub(crate) fn succeed(args: &SuccessorArgs, settings: &Settings) -> Result<()> {
     })?)
 }
 
-/// Path of the program of this process, even if another program has been installed since.
+/// Path of the program that this process runs, even if another program was installed since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Returns the path at which the program of this process is installed. Returns `None` if another
-/// program is at that path now.
+/// Returns the path at which this process's program is installed. Returns `None` if another program
+/// is at that path now.
 fn installed() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?;
     (path.exists() && !is_another(&path)).then_some(path)
 }
 
-/// Returns `true` if the program at a path differs from the program of this process.
+/// Returns `true` if the program at `path` differs from the program that this process runs.
 fn is_another(path: &Path) -> bool {
     let id = |path: &Path| {
         let status = std::fs::metadata(path).ok()?;
@@ -227,8 +234,8 @@ fn is_another(path: &Path) -> bool {
     id(path).is_some_and(|installed| id(Path::new(OWN_PROGRAM)) != Some(installed))
 }
 
-/// Replaces the running holder: makes it start a successor from the installed program, and then
-/// end.
+/// Replaces the running holder by the installed program. The holder first starts a successor from
+/// that program, and then ends.
 fn upgrade(holder: &Holder) -> Result<()> {
     let before = holder.status()?;
     let end = |pid: u32| {
@@ -250,7 +257,8 @@ fn upgrade(holder: &Holder) -> Result<()> {
     ))
 }
 
-/// Waits until everything is safe and `is_it` returns `true`.
+/// Waits until the holder's successor has all objects and `is_it` returns `true` for the holder's
+/// status.
 fn await_safe(holder: &Holder, is_it: impl Fn(&Status) -> bool) -> Result<Status> {
     let begin = Instant::now();
     loop {
@@ -272,7 +280,7 @@ fn await_safe(holder: &Holder, is_it: impl Fn(&Status) -> bool) -> Result<Status
     }
 }
 
-/// The JSON of `hold --check --json` and `/healthz`.
+/// The JSON that `hold --check --json` and `/healthz` return.
 #[derive(Serialize)]
 pub(super) struct Health<'a> {
     is_safe: bool,
@@ -300,7 +308,7 @@ impl<'a> Health<'a> {
     }
 }
 
-/// Returns the reason why held objects could be lost.
+/// Returns the reason why held objects could be lost if the holder died now.
 pub(super) fn why_unsafe(status: &Status) -> String {
     let why = status.why_unsafe.as_deref();
     let why = why.unwrap_or("the holder gives no reason");
@@ -369,7 +377,7 @@ fn successor_arguments(
 
 fn serve_options(users: &[u32], settings: &Settings) -> Result<ServeOptions> {
     let (stop, on_signal) = UnixStream::pair().context("catching signals")?;
-    // A closed terminal must not end the holder.
+    // Ignore SIGHUP, so that closing the terminal does not end the holder.
     let ignored = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGHUP, ignored).context("ignoring SIGHUP")?;
     for signal in [SIGINT, SIGTERM] {
@@ -397,7 +405,8 @@ fn serve_options(users: &[u32], settings: &Settings) -> Result<ServeOptions> {
     Ok(options)
 }
 
-/// Sends a state to the service manager in `NOTIFY_SOCKET`, if there is one.
+/// Sends a state to the service manager whose socket `NOTIFY_SOCKET` names. Does nothing without
+/// that variable.
 fn notify_service_manager(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return;

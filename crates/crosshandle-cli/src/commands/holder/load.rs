@@ -85,7 +85,7 @@ pub(crate) struct VerifyArgs {
 }
 
 impl Args {
-    /// Returns the options of the name, with its tokens.
+    /// Returns the options for the name, including its tokens.
     fn hold_options(&self) -> Result<HoldOptions> {
         let mut hold = HoldOptions::new().replaces(self.replace);
         let (token, file) = (&self.read_token, &self.read_token_file);
@@ -140,17 +140,21 @@ fn with_progress(doing: &'static str) -> LoadOptions {
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let store = store(settings, args.token.get()?.as_deref());
     let hold = args.hold_options()?;
-    // Check this before loading, which may take minutes.
-    store.holder().status()?;
-    let is_taken = || match store.holder().open(&args.name) {
-        Err(crosshandle::Error::Holder { fault, .. }) => fault != HolderFault::NoSuchName,
-        opened => opened.is_ok(),
+    // Check whether the name is in use before loading, which may take minutes.
+    let fault = |error: &crosshandle::Error| match error {
+        crosshandle::Error::Holder { fault, .. } => Some(*fault),
+        _ => None,
     };
-    if !args.replace && is_taken() {
-        return Err(Failure::error(format!(
-            "{} is in use; publish its next version with --replace, or take another name",
-            args.name
-        )));
+    match store.holder().open(&args.name) {
+        Err(error) if fault(&error) == Some(HolderFault::NoSuchName) => {}
+        Err(error) if fault(&error) != Some(HolderFault::NotAllowed) => return Err(error.into()),
+        _ if args.replace => {}
+        _ => {
+            return Err(Failure::error(format!(
+                "{} is in use; publish its next version with --replace, or take another name",
+                args.name
+            )));
+        }
     }
     let mut options = with_progress("loading").direct(args.direct);
     if let Some(threads) = args.threads {

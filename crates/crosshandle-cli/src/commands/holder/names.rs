@@ -35,33 +35,21 @@ pub(crate) struct PinArgs {
     token: ShownToken,
 }
 
-/// A name, in the form of the JSON output.
+/// A held name, in the form of the JSON output.
 #[derive(Serialize)]
 struct Listed<'a> {
-    name: &'a str,
-    version: u64,
     bytes: u64,
-    pinned: bool,
-    has_tokens: bool,
-    created_unix_s: u64,
-    epoch: u64,
-    writer: Option<u32>,
-    /// How the contents were checked, if a reader has restored the name.
-    recovered: Option<&'static str>,
-    label: &'a str,
-    parts: Vec<ListedPart<'a>>,
-}
-
-#[derive(Serialize)]
-struct ListedPart<'a> {
-    role: &'a str,
-    device: &'a str,
-    bytes: u64,
+    #[serde(flatten)]
+    name: &'a HeldName,
 }
 
 pub(crate) fn list(args: &ListArgs, settings: &Settings) -> Result<()> {
     let names = settings.holder(None).list()?;
     if args.json {
+        let listed = |name| Listed {
+            bytes: HeldName::bytes(name),
+            name,
+        };
         let all: Vec<_> = names.iter().map(listed).collect();
         return output::json(&all);
     }
@@ -81,14 +69,14 @@ pub(crate) fn list(args: &ListArgs, settings: &Settings) -> Result<()> {
             Some(pid) => format!("epoch {} of {pid}", name.epoch),
             None => format!("epoch {}", name.epoch),
         }));
-        state.extend(recovered(name).map(|how| match how {
-            "same files" => "recovered".to_owned(),
+        state.extend(name.recovered.map(|how| match how {
+            Recovered::SameFiles => "recovered".to_owned(),
             how => format!("recovered, {how}"),
         }));
         let cells = [
             name.name.clone(),
             name.version.to_string(),
-            bytes(sum(name)),
+            bytes(name.bytes()),
             devices.join(", "),
             name.parts.len().to_string(),
             state.join(", "),
@@ -112,41 +100,4 @@ pub(crate) fn remove(args: &RemoveArgs, settings: &Settings) -> Result<()> {
 pub(crate) fn pin(args: &PinArgs, settings: &Settings) -> Result<()> {
     let holder = settings.holder(args.token.get()?.as_deref());
     Ok(holder.pin(&args.name, !args.undo)?)
-}
-
-/// Returns how the contents of a name were checked, if a reader has restored it.
-fn recovered(name: &HeldName) -> Option<&'static str> {
-    name.recovered.map(|how| match how {
-        Recovered::SameFiles => "same files",
-        _ => "unverified",
-    })
-}
-
-fn sum(name: &HeldName) -> u64 {
-    let parts = name.parts.iter().map(|part| part.bytes);
-    parts.fold(0, u64::saturating_add)
-}
-
-fn listed(name: &HeldName) -> Listed<'_> {
-    Listed {
-        name: &name.name,
-        version: name.version,
-        bytes: sum(name),
-        pinned: name.pinned,
-        has_tokens: name.has_tokens,
-        created_unix_s: name.created_unix_s,
-        epoch: name.epoch,
-        writer: name.writer,
-        recovered: recovered(name),
-        label: &name.label,
-        parts: name
-            .parts
-            .iter()
-            .map(|part| ListedPart {
-                role: &part.role,
-                device: &part.device,
-                bytes: part.bytes,
-            })
-            .collect(),
-    }
 }

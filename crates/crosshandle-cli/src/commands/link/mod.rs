@@ -1,4 +1,4 @@
-//! `crosshandle link` and `pull`: objects of other hosts.
+//! `crosshandle link` and `crosshandle pull`, which use objects on other hosts.
 
 mod pull;
 mod way;
@@ -9,7 +9,7 @@ use crate::failure::{Cause, ErrorContext as _, Failure, Result};
 use crate::input::handle_text;
 use crate::output;
 use crate::settings::Settings;
-use crate::tuning::{FILE_CHUNK_BYTES, LINK_LOOK_INTERVAL};
+use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::parse_duration;
 use crosshandle::{Context, Device};
 use crosshandle_link::{
@@ -22,6 +22,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 use way::Way;
+
+/// Interval at which `link share` checks whether its link has ended. Until then, it refuses
+/// processes that connect.
+const LINK_LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A subcommand of `crosshandle link`.
 #[derive(clap::Subcommand, Debug)]
@@ -152,7 +156,7 @@ impl Options {
         }
     }
 
-    /// Links with a host, given by its name in the file of hosts or by its address.
+    /// Creates a link to a host. `host` is an address, or a name in the file of hosts.
     fn connect(&self, host: &str, context: &Context) -> Result<Link> {
         let options = self.to_link()?;
         let Some(hosts) = self.hosts.as_ref().map(HostDirectory::new) else {
@@ -266,7 +270,7 @@ fn listen(address: &str, names: bool, options: &Options, settings: &Settings) ->
     output::line(listener.local_address())?;
     let mut links: Vec<Link> = Vec::new();
     loop {
-        let link = listener.accept(None).map_err(failed)?;
+        let link = listener.accept();
         settings.log(format_args!("{} has linked", link.peer()));
         links.retain(|link| link.ended().is_none());
         links.push(link);

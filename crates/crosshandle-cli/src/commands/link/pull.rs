@@ -18,7 +18,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
-/// Roles of the parts of a model.
+/// Roles of the parts of a model in a holder.
 const DATA: &str = "data";
 const MANIFEST: &str = "manifest";
 
@@ -53,7 +53,7 @@ fn parse_hash(text: &str) -> Result<Hash, String> {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let holder = settings.holder(None);
-    // Check this before copying, which may take minutes.
+    // Check the holder before copying, which may take minutes.
     holder.status()?;
     let name = args.as_name.as_ref().unwrap_or(&args.name);
     let is_taken = match holder.open(name) {
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         store = store.socket_dir(directory);
     }
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    // The store hashes the received bytes, which must match the remote host's manifest.
+    // The store hashes the received bytes, and compares the hash with the remote host's manifest.
     let options = LoadOptions::new().expecting(hash);
     let loaded = store
         .load(&args.device, &[path.into()], &options)
@@ -123,8 +123,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Reads the manifest. Memory is allocated only as bytes arrive, because the remote host may claim
-/// any length.
+/// Reads the manifest. Allocates memory only as bytes arrive, because the remote host may claim any
+/// length.
 fn read_listing(listing: &RemoteMemory) -> Result<Vec<u8>> {
     if listing.len() > Manifest::MAX_BYTES {
         return Err(Failure::error(format!(

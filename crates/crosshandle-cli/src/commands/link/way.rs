@@ -1,4 +1,4 @@
-//! The connection to another host: a link of this process, or a link that another process shares.
+//! The connection to another host: this process's own link, or a link that another process shares.
 
 use super::{Options, failed, host};
 use crate::failure::Result;
@@ -8,7 +8,7 @@ use crosshandle_link::{
     Link, NeighbourEvent, NeighbourLink, NeighbourMemory, RemoteEvent, RemoteMemory,
 };
 
-/// Prefix of names of shared links, where an address is expected.
+/// Prefix that marks the name of a shared link in place of an address.
 const SHARED: char = '@';
 
 pub(super) enum Way {

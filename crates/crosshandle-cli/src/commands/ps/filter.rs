@@ -3,7 +3,7 @@
 use super::silent::SilentExporter;
 use crosshandle::report::{ContextReport, EventReport, ProcessReport};
 
-/// The user's criteria. Without any criterion, everything is listed.
+/// The user's criteria. Without any criterion, `ps` lists everything.
 pub(super) struct Filter<'a> {
     pids: &'a [u32],
     /// Text that a name must contain, in lower case.
@@ -22,7 +22,7 @@ impl<'a> Filter<'a> {
         !self.pids.is_empty() || self.name.is_some()
     }
 
-    /// Returns the selected part of a report, or `None` if nothing is selected.
+    /// Returns the part of a report that matches the criteria, or `None` if nothing matches.
     pub(super) fn apply(&self, report: &ProcessReport) -> Option<ProcessReport> {
         let mut report = report.clone();
         if !self.pids.is_empty() && !self.pids.contains(&report.pid) {
@@ -42,7 +42,7 @@ impl<'a> Filter<'a> {
         Some(report)
     }
 
-    /// Returns `true` if a process without a report is selected.
+    /// Returns `true` if a process that did not reply matches the criteria.
     pub(super) fn admits_silent(&self, silent: &SilentExporter) -> bool {
         let by_pid = self.pids.is_empty() || silent.pid.is_some_and(|pid| self.pids.contains(&pid));
         by_pid && (self.name.is_none() || self.has_name(&silent.program))
@@ -69,8 +69,8 @@ impl<'a> Filter<'a> {
             .is_some_and(|wanted| name.to_lowercase().contains(wanted))
     }
 
-    /// Removes objects without the name from a context. Returns `true` if the context must still be
-    /// listed.
+    /// Removes from a context the objects that do not match the name. Returns `true` if the context
+    /// must still be listed.
     fn keep_named(&self, context: &mut ContextReport) -> bool {
         let has = |name: &Option<String>| name.as_ref().is_some_and(|name| self.has_name(name));
         if has(&context.name) {

@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         let silent = silent.iter().map(|silent| Element::Silent(silent));
         output::json(&reports.chain(silent).collect::<Vec<_>>())?;
     } else {
-        // The causes of waits are looked up in all reports, even if only some are shown.
+        // Search all reports for the causes of waits, even if only some reports are shown.
         tree::print(&reports, &all.reports, &silent, args.all)?;
     }
     if filter.is_any() && reports.is_empty() && silent.is_empty() {

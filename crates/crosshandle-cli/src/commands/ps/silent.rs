@@ -11,9 +11,9 @@ use std::fs;
 pub(crate) struct SilentExporter {
     /// Path of the exporter's socket, or of a directory that could not be read.
     pub(crate) socket: String,
-    /// Number of the exporter, which its handles contain.
+    /// Number of the exporter. The exporter's handles contain it.
     exporter: String,
-    /// The process that listens, if known.
+    /// The id of the process that listens at the socket, if known.
     pub(crate) pid: Option<u32>,
     pub(crate) program: String,
     state: State,

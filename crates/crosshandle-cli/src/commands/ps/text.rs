@@ -4,11 +4,10 @@ use crate::output::clean;
 use crosshandle::report::ContextReport;
 use std::collections::BTreeSet;
 
-/// Maximum number of characters of a name that are shown.
+/// Maximum number of characters that are shown of a name.
 const MAX_NAME_CHARS: usize = 48;
 
-/// Returns a name without characters that a terminal would interpret, and cut to the maximum
-/// length.
+/// Returns a name that is safe for a terminal and truncated to the maximum length.
 pub(crate) fn clean(name: &str) -> String {
     let shown: String = name.chars().take(MAX_NAME_CHARS).collect();
     let mut clean = clean::line(&shown).into_owned();
@@ -34,10 +33,10 @@ pub(crate) fn object(kind: &str, number: u32, name: Option<&str>) -> String {
     }
 }
 
-/// Prefix of the names of a holder's contexts. The number of an exporter follows.
+/// Prefix of the names of a holder's contexts. An exporter's number follows it.
 const HELD: &str = "held for ";
 
-/// Number of names that are shown for a context with several.
+/// Maximum number of names that are shown for a context that holds several.
 const SHOWN_NAMES: usize = 3;
 
 /// Returns a context's name for users. For a holder's context, returns the held names instead of a

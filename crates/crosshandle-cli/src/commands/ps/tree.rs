@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 /// all.
 const MAX_LISTED: usize = 20;
 
-/// Prints the tree. The causes of waits are looked up in `all`.
+/// Prints the tree. `all` contains the reports in which the causes of waits are searched.
 pub(super) fn print(
     shown: &[ProcessReport],
     all: &[ProcessReport],
@@ -63,7 +63,7 @@ fn lines(
 struct Tree<'a> {
     waits: Vec<Wait<'a>>,
     limit: usize,
-    /// Time since 1970.
+    /// The current time since 1970.
     now: Duration,
 }
 
@@ -190,7 +190,7 @@ impl Tree<'_> {
             "unfinished signal",
             lines,
         );
-        // The record number identifies an event only together with its exporter and its context.
+        // A record number identifies an event only together with its exporter and its context.
         let waits = self.waits.iter().filter(|wait| {
             wait.process.exporter == report.exporter
                 && wait.context.number == context.number
@@ -240,8 +240,8 @@ fn memory_cells(memory: &MemoryReport, context: &ContextReport) -> Vec<String> {
     ]
 }
 
-/// Returns the processes that have an object open, after two blanks, such as
-/// `  open in 200 worker, 300 viewer (twice)`.
+/// Returns two blanks and the processes that have an object open, such as ` open in 200 worker, 300
+/// viewer (twice)`.
 fn opened_by(openers: &[OpenedBy], context: &ContextReport) -> String {
     if openers.is_empty() {
         return String::new();

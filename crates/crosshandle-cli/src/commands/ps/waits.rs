@@ -1,4 +1,4 @@
-//! Waits, and their causes.
+//! Waits for signals, and their causes.
 
 use super::text;
 use crate::units::age;
@@ -19,8 +19,8 @@ pub(crate) struct Wait<'a> {
 /// The reason why a signal is not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Culprit<'a> {
-    /// This process has submitted the signal and has not finished it. If `earlier` is set, the
-    /// process has not finished that earlier signal, which must complete first.
+    /// This process has submitted the signal, but the signal is not complete. If `earlier` is set,
+    /// this process has submitted that earlier signal, which must complete first.
     Unfinished {
         pid: u32,
         program: &'a str,
@@ -32,7 +32,7 @@ pub(crate) enum Culprit<'a> {
     Complete,
 }
 
-/// Returns all waits of some reports, the longest first.
+/// Returns all waits in some reports, the longest wait first.
 pub(crate) fn waits(reports: &[ProcessReport]) -> Vec<Wait<'_>> {
     let mut waits = Vec::new();
     for process in reports {

@@ -81,7 +81,7 @@ pub(super) struct Order {
     pub(super) is_descending: bool,
 }
 
-/// The user's choices.
+/// The user's choices in `top`: the list, its order, and the filter.
 #[derive(Debug)]
 pub(super) struct State {
     list: List,
@@ -98,7 +98,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(list: List, filter: &str, stuck_after: Duration) -> Self {
-        // By default, rows are sorted by their longest wait.
+        // By default, sort rows by their longest wait.
         let orders = List::ALL.map(|list| Order {
             column: list
                 .columns()
@@ -146,7 +146,7 @@ impl State {
         self.is_over
     }
 
-    /// Handles a key.
+    /// Handles a key that the user has pressed.
     pub(super) fn press(&mut self, key: KeyEvent) {
         if key.kind == KeyEventKind::Release {
             return;

@@ -10,7 +10,6 @@ use super::ps::Answers;
 use crate::failure::{ErrorContext, Failure, Result};
 use crate::output;
 use crate::settings::Settings;
-use crate::tuning::{TOP_ANSWER_TIMEOUT, TOP_KEY_INTERVAL, TOP_MIN_INTERVAL};
 use crate::units::parse_duration;
 use keys::State;
 use ratatui::crossterm::event::{self, Event};
@@ -24,6 +23,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::Duration;
+
+/// Maximum time that `top` waits for all processes to reply. A stopped process delays each update
+/// by this time.
+///
+/// A reply takes a millisecond. With much less, a busy process could be reported as not replying.
+const TOP_REPLY_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Minimum interval between two updates of `top`, and the interval between the first two.
+///
+/// Rates over a shorter time fluctuate too much.
+const TOP_MIN_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Interval at which `top` checks for new replies and signals while no key is pressed.
+const TOP_KEY_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) const AFTER_HELP: &str = "\
 Keys:
@@ -65,7 +78,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     if args.once || !io::stdout().is_terminal() {
         return print_once(&mut state, settings, interval);
     }
-    // Signals are caught before the terminal changes, so that none ends the program in between.
+    // Catch signals before changing the terminal, so that no signal ends the program without
+    // restoring it.
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register(signal, Arc::clone(&ended)).context("catching signals")?;
@@ -78,25 +92,25 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 /// Prints one snapshot. Rates need two samples.
 fn print_once(state: &mut State, settings: &Settings, interval: Duration) -> Result<()> {
     let mut samples = Samples::default();
-    samples.add(Answers::ask(settings, TOP_ANSWER_TIMEOUT));
+    samples.add(Answers::ask(settings, TOP_REPLY_TIMEOUT));
     thread::sleep(interval);
-    samples.add(Answers::ask(settings, TOP_ANSWER_TIMEOUT));
+    samples.add(Answers::ask(settings, TOP_REPLY_TIMEOUT));
     for line in view::text(state, &samples) {
         output::line(line)?;
     }
     Ok(())
 }
 
-/// Starts a thread that queries all exporters repeatedly, so that an exporter that does not reply
+/// Starts a thread that queries all exporters repeatedly. An exporter that does not reply then
 /// never delays the handling of keys.
 fn look_around(settings: Settings, interval: Duration) -> Receiver<Answers> {
-    // The channel holds one sample, because older samples are not shown.
+    // The channel holds only one sample, because older samples are not shown.
     let (sender, looks) = mpsc::sync_channel(1);
     thread::spawn(move || {
         // The first pause is short, because rates need two samples.
         let mut pause = TOP_MIN_INTERVAL;
         while sender
-            .send(Answers::ask(&settings, TOP_ANSWER_TIMEOUT))
+            .send(Answers::ask(&settings, TOP_REPLY_TIMEOUT))
             .is_ok()
         {
             thread::sleep(pause);
@@ -118,7 +132,7 @@ fn watch(
         screen
             .draw(|area, buffer| view::draw(state, &samples, area, buffer))
             .context("drawing")?;
-        // Wait until something changes.
+        // Wait until a sample or a key arrives, or a signal ends the program.
         while !ended.load(Ordering::Relaxed) {
             match looks.try_recv() {
                 Ok(answers) => {

@@ -52,7 +52,7 @@ impl Cell {
         Self::number(number as f64, bytes(number))
     }
 
-    /// Makes a cell for a rate. An unknown rate sorts below zero.
+    /// Creates a cell for a rate. An unknown rate is sorted below zero.
     fn rate(rate: Option<f64>, format: impl FnOnce(f64) -> String) -> Self {
         match rate {
             Some(rate) => Self::number(rate, format(rate)),
@@ -221,7 +221,7 @@ impl Table<'_> {
         row
     }
 
-    /// Adds the number of waits and the longest one.
+    /// Creates a row from `cells`, and adds the number of waits and the longest wait.
     fn with_waits(&self, mut cells: Vec<Cell>, is_of: impl Fn(&Wait<'_>) -> bool) -> Row {
         let waits = self.waits.iter().filter(|wait| is_of(wait));
         let count = waits.clone().count();

@@ -4,7 +4,7 @@ use crate::commands::ps::Answers;
 use crate::commands::ps::silent::SilentExporter;
 use crosshandle::report::{ContextReport, EventReport, ProcessReport};
 
-/// The last two samples.
+/// The last two samples of all processes.
 #[derive(Default)]
 pub(super) struct Samples {
     earlier: Vec<ProcessReport>,
@@ -71,7 +71,7 @@ impl Samples {
         let (earlier, seconds) = self.earlier(process)?;
         let events = &context_of(earlier, context.number)?.events;
         let before = events.iter().find(|before| before.record == event.record)?;
-        // If the number has decreased, the record now belongs to another event.
+        // If the number of signals has decreased, the record now belongs to another event.
         let signals = event.submitted.checked_sub(before.submitted)?;
         Some(signals as f64 / seconds)
     }

@@ -1,4 +1,4 @@
-//! Drawing of the screen.
+//! Draws the screen of `top`.
 
 use super::keys::{List, State};
 use super::rows::{Row, rows, stuck_waits};
@@ -14,10 +14,10 @@ use ratatui::widgets::{Cell, Row as TableRow, StatefulWidget, Table, Widget};
 /// Maximum number of stuck waits that are shown below the list.
 const MAX_STUCK_LINES: usize = 6;
 
-/// Number of columns of the snapshot that is printed as text.
+/// Width, in columns, of a snapshot that is printed as text.
 const TEXT_COLUMNS: u16 = 200;
 
-/// Minimum width of the text column at the end of a list.
+/// Minimum width, in columns, of the last column of a list if it contains text.
 const LAST_COLUMN: u16 = 24;
 
 /// Draws the whole screen.
@@ -64,7 +64,7 @@ pub(super) fn text(state: &mut State, samples: &Samples) -> Vec<String> {
         let cells = (0..area.width).map(|x| buffer[(x, y)].symbol());
         cells.collect::<String>().trim_end().to_owned()
     };
-    // The last line explains the keys, which have no meaning in text.
+    // Omit the last line, which explains keys.
     (0..area.height - 1).map(line).collect()
 }
 
@@ -149,7 +149,7 @@ fn table<'a>(list: List, state: &State, rows: &'a [Row]) -> Table<'a> {
             .map(|row| Line::from(row.cells[column].text.as_str()).width());
         let name = Line::from(names[column].as_str()).width();
         let width = cells.chain([name]).max().unwrap_or_default() as u16;
-        // The last column may be cut, because its text can be long.
+        // The last column may be truncated, because its text can be long.
         match column + 1 == columns.len() && !is_number(column) {
             true => Constraint::Min(width.min(LAST_COLUMN)),
             false => Constraint::Length(width),
@@ -309,7 +309,11 @@ PID  PROGRAM       CONTEXTS   MEMORY  OBJECTS  IMPORTERS  COPIED/S  SIGNALS/S  W
         for (width, height) in [(0, 0), (1, 1), (20, 3), (500, 2)] {
             for list in List::ALL {
                 let area = Rect::new(0, 0, width, height);
-                draw(&mut state(list), &samples(), area, &mut Buffer::empty(area));
+                let mut buffer = Buffer::empty(area);
+                draw(&mut state(list), &samples(), area, &mut buffer);
+                let is_drawn = buffer.content.iter().any(|cell| cell.symbol() != " ");
+                // One cell may show the blank at the edge of the picture.
+                assert!(is_drawn || width < 20, "{width} × {height}");
             }
         }
     }

@@ -14,11 +14,12 @@ use crate::broker::protocol::{
 use crate::broker::published::{REFUSALS, describe, exports_for, is_admitted_anywhere, with};
 use crate::broker::reports;
 use crate::record::Credential;
-use crate::tuning::{MAX_UNREAD_BYTES, UNDER_WAY_LOOK};
+use crate::tuning::UNDER_WAY_LOOK;
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::socket::{self, FEW_DESCRIPTORS, Guard, Peer, Pending, Received};
 use crosshandle_os::threads::disposer::PeerStream;
-use crosshandle_os::threads::exchange::{self, Next, Registration, Source, Watch, watch};
+use crosshandle_os::threads::exchange::{Next, Registration, Source, Watch, watch};
+use crosshandle_os::threads::round_robin::Party;
 use crosshandle_os::threads::{background, driver_jobs};
 use crosshandle_types::observe::{self, Limit, Peer as Observed, Side};
 use crosshandle_types::sync::Mutex;
@@ -30,6 +31,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 use under_way::UnderWay;
+
+/// Maximum size of the replies that an importer has not read yet, in bytes of the exporter's kernel
+/// memory. Its further requests wait until it reads. A reply takes about one kilobyte. The value is
+/// below a quarter of the usual send buffer.
+const MAX_UNREAD_BYTES: usize = 32 << 10;
 
 /// Returns the reply to a request that could not be read because no descriptor was free.
 pub(super) fn no_room() -> [u8; REPLY_SIZE] {
@@ -46,9 +52,9 @@ static UNDER_WAY: PerProcess<Mutex<UnderWay<Client>>> =
 
 /// A connection's place in [`ADMISSION`], which is freed on drop.
 #[derive(Debug)]
-struct Ticket(Number);
+struct AdmittedPlace(Number);
 
-impl Drop for Ticket {
+impl Drop for AdmittedPlace {
     fn drop(&mut self) {
         ADMISSION.lock().leave(self.0);
     }
@@ -98,7 +104,7 @@ fn look_after_left() {
 
 /// A connected importer.
 pub struct Client {
-    stream: PeerStream<Ticket>,
+    stream: PeerStream<AdmittedPlace>,
     uid: u32,
     /// Whether the importer's user is not the user of this process.
     is_stranger: bool,
@@ -112,7 +118,7 @@ pub struct Client {
     was_refused: AtomicBool,
     /// Present until the client is dismissed.
     watch: Mutex<Option<Watch>>,
-    /// A reference to this client that other objects can get.
+    /// A weak reference to this client, to hand to other objects.
     this: Weak<Client>,
 }
 
@@ -127,13 +133,13 @@ enum Seat {
 }
 
 /// A reply with its descriptors.
-struct Answer {
+struct FullReply {
     reply: Reply,
     pieces: Option<PieceTable>,
     files: Vec<Arc<OwnedFd>>,
 }
 
-impl Answer {
+impl FullReply {
     fn new(reply: Reply, files: impl Into<Vec<Arc<OwnedFd>>>) -> Self {
         Self {
             reply,
@@ -176,9 +182,9 @@ impl Client {
     /// Returns [`Crowded`] if there are too many connections.
     pub fn admit(stream: OwnedFd, guard: Guard) -> Result<Option<Arc<Self>>, Crowded> {
         let descriptor = stream.as_raw_fd();
-        let ticket = Ticket(ADMISSION.lock().number());
-        let number = ticket.0;
-        let stream = PeerStream::new(stream, guard, ticket);
+        let place = AdmittedPlace(ADMISSION.lock().number());
+        let number = place.0;
+        let stream = PeerStream::new(stream, guard, place);
         let Ok(Peer { uid, pid, .. }) = socket::peer(&stream) else {
             return Ok(None);
         };
@@ -259,17 +265,17 @@ impl Client {
                 let is_outside = !self.was_attached.load(Ordering::Relaxed);
                 let was_refused = attached.is_err() && is_outside;
                 self.was_refused.store(was_refused, Ordering::Relaxed);
-                return self.answer(attached, serial);
+                return self.reply(attached, serial);
             }
             Request::Chunk(credential) => {
                 let chunk = self.with_exports(|exports, owner| exports.chunk(owner, &credential));
-                let sent = chunk.map(|files| Answer::new(Reply::Sent, files));
-                return self.answer(sent, serial);
+                let sent = chunk.map(|files| FullReply::new(Reply::Sent, files));
+                return self.reply(sent, serial);
             }
             Request::Arena(credential) => {
                 let arena = self.with_exports(|exports, owner| exports.arena(owner, &credential));
-                let sent = arena.map(|files| Answer::new(Reply::Sent, files));
-                return self.answer(sent, serial);
+                let sent = arena.map(|files| FullReply::new(Reply::Sent, files));
+                return self.reply(sent, serial);
             }
             Request::Memory {
                 credential,
@@ -284,7 +290,7 @@ impl Client {
             Request::Describe => return self.describe(serial, registration),
         };
         match fetch {
-            Ok(Fetch::Ready(fetched)) => self.answer(Ok(fetched.into()), serial),
+            Ok(Fetch::Ready(fetched)) => self.reply(Ok(fetched.into()), serial),
             // This check comes before the driver makes descriptors that could not be sent.
             Ok(Fetch::CallsDriver {
                 brings_many: true, ..
@@ -295,14 +301,14 @@ impl Client {
                 };
                 let paused = registration.pause();
                 driver_jobs::run(move || {
-                    if client.answer(as_answer(call(), is_mirror), serial).is_err() {
+                    if client.reply(as_reply(call(), is_mirror), serial).is_err() {
                         client.hang_up();
                     }
                     drop(paused);
                 });
                 Ok(())
             }
-            Err(refusal) => self.answer(as_answer(Err(refusal), is_mirror), serial),
+            Err(refusal) => self.reply(as_reply(Err(refusal), is_mirror), serial),
         }
     }
 
@@ -317,8 +323,8 @@ impl Client {
         };
         let paused = registration.pause();
         reports::make_for(describe, move |file| {
-            let answer = file.map(|file| Answer::new(Reply::Sent, [file]));
-            if client.answer(answer, serial).is_err() {
+            let full = file.map(|file| FullReply::new(Reply::Sent, [file]));
+            if client.reply(full, serial).is_err() {
                 client.hang_up();
             }
             drop(paused);
@@ -327,25 +333,25 @@ impl Client {
     }
 
     fn refuse(&self, refusal: Refusal, serial: u32) -> Result<(), Errno> {
-        self.answer(Err(refusal), serial)
+        self.reply(Err(refusal), serial)
     }
 
-    fn answer(&self, answer: Result<Answer, Refusal>, serial: u32) -> Result<(), Errno> {
-        if answer
+    fn reply(&self, full: Result<FullReply, Refusal>, serial: u32) -> Result<(), Errno> {
+        if full
             .as_ref()
             .is_err_and(|refusal| refusal.is_of_no_context())
             && !matches!(&*self.seat.lock(), Seat::Attached(..))
         {
             REFUSALS.fetch_add(1, Ordering::Relaxed);
         }
-        let answer = answer.and_then(|answer| self.within_bounds(answer));
-        let answer = answer.unwrap_or_else(|refusal| {
+        let full = full.and_then(|full| self.within_bounds(full));
+        let full = full.unwrap_or_else(|refusal| {
             observe::refused(refusal.reason(), self.pid);
-            Answer::new(Reply::Refused(refusal), [])
+            FullReply::new(Reply::Refused(refusal), [])
         });
-        let files: Vec<_> = answer.files.iter().map(|file| file.as_fd()).collect();
-        let mut bytes = Vec::from(answer.reply.encode(serial));
-        if let Some(pieces) = &answer.pieces {
+        let files: Vec<_> = full.files.iter().map(|file| file.as_fd()).collect();
+        let mut bytes = Vec::from(full.reply.encode(serial));
+        if let Some(pieces) = &full.pieces {
             pieces.encode(&mut bytes);
         }
         let send = || socket::send(&self.stream, &bytes, &files);
@@ -365,18 +371,18 @@ impl Client {
     /// Refuses many descriptors to an importer that has not read the last ones. Refuses them to all
     /// importers while too many are unread, because descriptors in transit count against the limit
     /// of this process's user.
-    fn within_bounds(&self, answer: Answer) -> Result<Answer, Refusal> {
-        let count = answer.files.len();
-        if answer.pieces.is_none() && count <= FEW_DESCRIPTORS {
+    fn within_bounds(&self, full: FullReply) -> Result<FullReply, Refusal> {
+        let count = full.files.len();
+        if full.pieces.is_none() && count <= FEW_DESCRIPTORS {
             if self.is_stranger && count > 0 {
                 let has_taken = !self.has_unread();
                 let mut under_way = UNDER_WAY.lock();
                 under_way.add_few(&self.this, self.uid, count, has_taken);
             }
-            return Ok(answer);
+            return Ok(full);
         }
         match !self.has_unread() && self.is_under_way_with(count) {
-            true => Ok(answer),
+            true => Ok(full),
             false => Err(Refusal::Busy),
         }
     }
@@ -391,7 +397,7 @@ impl Client {
 
     /// Returns whether to receive the next request now. Requests of another user wait while too
     /// many descriptors are in transit to that user.
-    fn may_be_answered(&self) -> bool {
+    fn may_be_replied_to(&self) -> bool {
         !self.is_stranger || UNDER_WAY.lock().has_room(self.uid, Self::has_unread)
     }
 
@@ -419,7 +425,7 @@ impl Client {
         context: u32,
         credential: Credential,
         program: ProgramName,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<FullReply, Refusal> {
         let mut seat = self.seat.lock();
         let (Seat::None, Some(client)) = (&*seat, self.this.upgrade()) else {
             return Err(Refusal::BadRequest);
@@ -461,7 +467,7 @@ impl Client {
             owner,
             locks_ledger,
         };
-        Ok(Answer::new(reply, files))
+        Ok(FullReply::new(reply, files))
     }
 
     /// Checks that the client may attach where this process keeps `kept` descriptors for it. The
@@ -507,14 +513,14 @@ impl Client {
 
 /// Returns the reply to a request for an object. Importers request a mirror without knowing whether
 /// it exists, so a missing mirror is not reported as a refusal.
-fn as_answer(fetched: Result<Supply, Refusal>, is_mirror: bool) -> Result<Answer, Refusal> {
+fn as_reply(fetched: Result<Supply, Refusal>, is_mirror: bool) -> Result<FullReply, Refusal> {
     match fetched {
-        Err(none @ Refusal::Stale) if is_mirror => Ok(Answer::new(Reply::Refused(none), [])),
+        Err(none @ Refusal::Stale) if is_mirror => Ok(FullReply::new(Reply::Refused(none), [])),
         fetched => fetched.map(Into::into),
     }
 }
 
-impl From<Supply> for Answer {
+impl From<Supply> for FullReply {
     fn from(supply: Supply) -> Self {
         match supply {
             Supply::Whole(fetched) => fetched.into(),
@@ -552,7 +558,7 @@ impl From<Supply> for Answer {
     }
 }
 
-impl From<Fetched> for Answer {
+impl From<Fetched> for FullReply {
     fn from(fetched: Fetched) -> Self {
         let Fetched {
             file,
@@ -574,25 +580,24 @@ impl Source for Client {
         true
     }
 
-    fn peer(&self) -> Option<exchange::Peer> {
-        let (uid, pid) = (self.uid, self.pid);
-        Some(exchange::Peer { uid, pid })
+    fn peer(&self) -> Option<Party> {
+        Some(Party::peer(self.uid, self.pid))
     }
 
     fn must_read_first(&self) -> bool {
         // The kernel reports that the peer has read something while it still counts a part of it.
-        // So this must not wait for the last byte.
+        // So this function must not wait for the last byte.
         socket::unread_bytes(&self.stream).is_ok_and(|unread| unread > MAX_UNREAD_BYTES)
     }
 
     fn hung_up(&self, _: Registration) -> Next {
-        // Requests that the importer has sent before are not answered.
+        // Requests that the importer sent before it hung up are not answered.
         self.leave();
         Next::Forget
     }
 
     fn ready(&self, registration: Registration) -> Next {
-        if !self.may_be_answered() {
+        if !self.may_be_replied_to() {
             return Next::Rest;
         }
         let mut buffer = [0; REQUEST_SIZE];

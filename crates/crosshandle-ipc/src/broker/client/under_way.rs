@@ -6,13 +6,17 @@
 //! limit. A process of this process's own user can reach the limit by itself, so small replies to
 //! it are not counted.
 
-use crate::tuning::{MAX_UNDER_WAY_PART, UNDER_WAY_LOOK};
+use crate::tuning::UNDER_WAY_LOOK;
 use crosshandle_os::socket::{FEW_DESCRIPTORS, MAX_DESCRIPTORS};
 use crosshandle_os::threads::driver_jobs;
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
+
+/// Share of a process's descriptor limit that may be in transit to importers, in replies with many
+/// descriptors, as a divisor. The rest stays available to other processes of the user.
+const MAX_UNDER_WAY_PART: usize = 2;
 
 /// Replies to one importer that were unread at the last check.
 struct Sent<C> {
@@ -26,7 +30,8 @@ struct Sent<C> {
 }
 
 pub(super) struct UnderWay<C> {
-    /// By the address of the importer. The weak reference keeps the address from being reused.
+    /// The unread replies, by the address of the importer's client. The weak reference in each
+    /// entry keeps the address from being reused.
     sent: BTreeMap<usize, Sent<C>>,
     all: usize,
     /// The part of `all` that is in transit to each other user.

@@ -1,20 +1,34 @@
 //! Several requests at a time, for one open that needs several replies, or for many opens.
 
-use super::{Answer, AskError, Connection};
+use super::{AskError, Connection, FullReply};
 use crate::broker::deadline::OpenDeadline;
 use crate::broker::protocol::{Refusal, Request};
-use crate::tuning::{MAX_QUESTIONS_AHEAD, MAX_TAKEN_PART, PIECES_RETRY_INTERVAL};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::socket::MAX_DESCRIPTORS;
 use crosshandle_types::error::{Error, Result};
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Share of a process's descriptor limit that its opens of memory in pieces may use at a time, as a
+/// divisor. The rest stays available to other calls.
+const MAX_TAKEN_PART: usize = 4;
+
+/// Maximum number of requests for memory that an importer sends before it has their replies, when
+/// it opens many objects at a time. Each reply brings a descriptor. With fewer, the exporter's
+/// driver and the importer's driver may wait for each other. With more, other threads wait longer
+/// for their turn.
+const MAX_REQUESTS_AHEAD: usize = 16;
+
+/// Interval at which an importer repeats a request for pieces for which the exporter had no free
+/// descriptors.
+const PIECES_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The requests of an importer that needs several replies, and its use of them.
 pub trait Dialogue {
     /// Returns the next request, for at most `most` descriptors.
-    fn question(&mut self, most: usize) -> Request;
+    fn request(&mut self, most: usize) -> Request;
 
     /// Does work that is possible before the reply to the first request. Not called if other
     /// threads wait for their turn. Threads that arrive during the call wait until it returns, and
@@ -22,10 +36,10 @@ pub trait Dialogue {
     fn meanwhile(&mut self) {}
 
     /// Checks the reply to the latest request, and returns whether there is another request.
-    fn look(&mut self, answer: &Answer) -> Result<bool>;
+    fn look(&mut self, full: &FullReply) -> Result<bool>;
 
     /// Takes the reply that was checked last.
-    fn take(&mut self, answer: Answer) -> Result<()>;
+    fn take(&mut self, full: FullReply) -> Result<()>;
 
     /// Returns whether a reply has been received.
     fn has_begun(&self) -> bool;
@@ -78,15 +92,15 @@ impl Connection {
         let mut room = MAX_DESCRIPTORS;
         let mut is_last_attempt = false;
         let mut turn = self.await_turn(deadline)?;
-        let mut asked = dialogue.question(most);
+        let mut asked = dialogue.request(most);
         self.send(asked, &mut turn, deadline)?;
         if !self.has_waiting() {
             deadline.excluding(|| dialogue.meanwhile());
         }
         loop {
             let failure = match self.receive(&mut turn, asked, deadline.get()) {
-                Ok(answer) => {
-                    let is_over = !dialogue.look(&answer)?;
+                Ok(full) => {
+                    let is_over = !dialogue.look(&full)?;
                     if !is_over {
                         room = MAX_DESCRIPTORS.min(room + 1);
                         most = room.min(share.renew());
@@ -103,14 +117,14 @@ impl Connection {
                         }
                         false => {
                             turn.renew();
-                            asked = dialogue.question(most);
+                            asked = dialogue.request(most);
                             self.send(asked, &mut turn, deadline)?;
                             Some(turn)
                         }
                     };
                     // If this call fails, a later request recognizes the reply in transit by its
                     // number, and skips it.
-                    deadline.excluding(|| dialogue.take(answer))?;
+                    deadline.excluding(|| dialogue.take(full))?;
                     if is_over {
                         return Ok(());
                     }
@@ -118,7 +132,7 @@ impl Connection {
                         Some(turn) => turn,
                         None => {
                             let mut turn = self.await_turn(deadline)?;
-                            asked = dialogue.question(most);
+                            asked = dialogue.request(most);
                             self.send(asked, &mut turn, deadline)?;
                             turn
                         }
@@ -158,7 +172,7 @@ impl Connection {
                 deadline.get().sleep(PIECES_RETRY_INTERVAL);
             }
             turn = self.await_turn(deadline)?;
-            asked = dialogue.question(most);
+            asked = dialogue.request(most);
             self.send(asked, &mut turn, deadline)?;
         }
     }
@@ -176,13 +190,13 @@ impl Connection {
         requests: &[Request],
         deadline: &OpenDeadline,
         mut meanwhile: impl FnMut(usize),
-        mut take: impl FnMut(Answer) -> Result<()>,
+        mut take: impl FnMut(FullReply) -> Result<()>,
     ) -> Result<()> {
         let mut rest = requests.iter().enumerate();
         let mut asked = VecDeque::new();
         let mut turn = self.await_turn(deadline)?;
         loop {
-            while asked.len() < MAX_QUESTIONS_AHEAD
+            while asked.len() < MAX_REQUESTS_AHEAD
                 && (asked.is_empty() || !self.has_waiting())
                 && let Some((place, request)) = rest.next()
             {
@@ -197,9 +211,9 @@ impl Connection {
                 deadline.excluding(|| meanwhile(place));
             }
             (turn.serial, turn.early) = (serial, early);
-            let answer = self.receive(&mut turn, request, deadline.get());
-            let answer = answer.map_err(|failure| self.explain_failure(failure))?;
-            deadline.excluding(|| take(answer))?;
+            let full = self.receive(&mut turn, request, deadline.get());
+            let full = full.map_err(|failure| self.explain_failure(failure))?;
+            deadline.excluding(|| take(full))?;
             if asked.is_empty() && self.has_waiting() {
                 drop(turn);
                 turn = self.await_turn(deadline)?;

@@ -10,7 +10,6 @@ use crate::broker::protocol::{
     BadMessage, MAX_REPLY_MESSAGE, PieceTable, Refusal, Reply, Request, Serial,
 };
 use crate::broker::sweep;
-use crate::tuning::{ANSWER_SPIN, DISCARD_WAIT, EXPORTER_LOOK_INTERVAL};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::process;
 use crosshandle_os::socket::{self, Granted, Guard, MAX_DESCRIPTORS, Peer, Received, interrupt};
@@ -25,7 +24,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum time that an importer waits until a reply for which it has no free descriptors has been
+/// discarded. After it, the importer gives up the connection.
+const DISCARD_WAIT: Duration = Duration::from_secs(10);
+
+/// Time for which an importer polls for a reply before it sleeps, if other CPUs are available. An
+/// exporter's sleeping thread needs about this long to wake up. Requests to a busy exporter waste
+/// this much processor time.
+const REPLY_SPIN: Duration = Duration::from_micros(60);
+
+/// Interval at which an importer that waits for a reply checks whether the exporter is dead,
+/// although its socket is still open. Another process may have a copy of the socket. Each check
+/// takes three system calls.
+const EXPORTER_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The process that serves an exporter's objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,9 +68,9 @@ impl Route {
 pub struct Connection {
     stream: Arc<PeerStream>,
     /// The state of the requests, of which only one thread sends any at a time.
-    questions: Mutex<Questions>,
+    turns: Mutex<Turns>,
     /// Notified when a turn has ended and other threads wait for theirs.
-    question_over: Condvar,
+    turn_over: Condvar,
     /// The exporter's user id.
     uid: u32,
     /// Whether the exporter is another copy of this library in this process.
@@ -73,7 +86,7 @@ pub struct Connection {
 }
 
 /// An exporter's reply, with its pieces and descriptors.
-pub struct Answer {
+pub struct FullReply {
     pub reply: Reply,
     pub pieces: Option<PieceTable>,
     pub granted: Granted<PeerDescriptor>,
@@ -94,8 +107,8 @@ impl From<Error> for AskError {
     }
 }
 
-/// The right to send requests, until this is dropped.
-struct QuestionTurn<'a> {
+/// The right to send requests, which ends when this value is dropped.
+struct Turn<'a> {
     connection: &'a Connection,
     /// Number of the current request.
     serial: Serial,
@@ -103,26 +116,26 @@ struct QuestionTurn<'a> {
     early: Option<Request>,
 }
 
-impl QuestionTurn<'_> {
+impl Turn<'_> {
     /// Takes the number for another request.
     fn renew(&mut self) {
-        self.serial = self.connection.questions.lock().next();
+        self.serial = self.connection.turns.lock().next();
     }
 }
 
-impl Drop for QuestionTurn<'_> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut questions = self.connection.questions.lock();
-        questions.is_busy = false;
-        if !questions.waiting.is_empty() {
-            // All are woken, because one of them is next and there are few.
-            self.connection.question_over.notify_all();
+        let mut turns = self.connection.turns.lock();
+        turns.is_busy = false;
+        if !turns.waiting.is_empty() {
+            // All waiting threads are woken: one of them is next, and there are few of them.
+            self.connection.turn_over.notify_all();
         }
     }
 }
 
 #[derive(Default)]
-struct Questions {
+struct Turns {
     /// Number of the latest request.
     serial: Serial,
     /// Whether a thread has the turn.
@@ -134,7 +147,7 @@ struct Questions {
     ahead: Option<(Request, Serial)>,
 }
 
-impl Questions {
+impl Turns {
     fn next(&mut self) -> Serial {
         self.serial = self.serial.wrapping_add(1).max(1);
         self.serial
@@ -192,8 +205,8 @@ impl Connection {
             }
             return Ok(Self {
                 stream: Arc::new(stream),
-                questions: Mutex::default(),
-                question_over: Condvar::new(),
+                turns: Mutex::default(),
+                turn_over: Condvar::new(),
                 uid,
                 is_self,
                 pid,
@@ -220,7 +233,7 @@ impl Connection {
     }
 
     /// Sends a request, and waits for the reply with its descriptors.
-    pub fn ask(&self, request: Request, deadline: &OpenDeadline) -> Result<Answer> {
+    pub fn ask(&self, request: Request, deadline: &OpenDeadline) -> Result<FullReply> {
         let mut turn = self.await_turn(deadline)?;
         self.send(request, &mut turn, deadline)?;
         self.finish(turn, request, deadline)
@@ -229,13 +242,13 @@ impl Connection {
     /// Waits for the reply to the request of a turn, and ends the turn.
     fn finish(
         &self,
-        mut turn: QuestionTurn<'_>,
+        mut turn: Turn<'_>,
         request: Request,
         deadline: &OpenDeadline,
-    ) -> Result<Answer> {
-        let answer = self.receive(&mut turn, request, deadline.get());
+    ) -> Result<FullReply> {
+        let full = self.receive(&mut turn, request, deadline.get());
         drop(turn);
-        answer.map_err(|failure| self.explain_failure(failure))
+        full.map_err(|failure| self.explain_failure(failure))
     }
 
     /// Sends a request whose reply carries `N` descriptors, and at the same time the likely `next`
@@ -250,18 +263,18 @@ impl Connection {
         let mut turn = self.await_turn(deadline)?;
         self.send(request, &mut turn, deadline)?;
         if let Some(next) = next {
-            let serial = self.questions.lock().next();
+            let serial = self.turns.lock().next();
             self.transmit(next, serial, deadline.get())?;
-            self.questions.lock().ahead = Some((next, serial));
+            self.turns.lock().ahead = Some((next, serial));
         }
-        let answer = self.finish(turn, request, deadline)?;
-        if answer.pieces.is_some() {
+        let full = self.finish(turn, request, deadline)?;
+        if full.pieces.is_some() {
             return Err(Error::Protocol("it does not match the request"));
         }
-        let granted = answer.granted.into_vec().try_into();
+        let granted = full.granted.into_vec().try_into();
         let granted =
             granted.map_err(|_| Error::Protocol("it has a wrong number of descriptors"))?;
-        Ok((answer.reply, granted))
+        Ok((full.reply, granted))
     }
 
     /// Sends a request whose reply carries `N` descriptors of memory, and at the same time the
@@ -313,34 +326,30 @@ impl Connection {
 
     /// Waits until no other thread has the turn and all earlier threads have had theirs, and
     /// returns the turn.
-    fn await_turn(&self, deadline: &OpenDeadline) -> Result<QuestionTurn<'_>> {
-        let mut questions = self.questions.lock();
-        let place = questions.next_place;
-        questions.next_place += 1;
-        questions.waiting.push_back(place);
-        let is_not_next = |questions: &mut Questions| {
-            questions.is_busy || questions.waiting.front() != Some(&place)
-        };
+    fn await_turn(&self, deadline: &OpenDeadline) -> Result<Turn<'_>> {
+        let mut turns = self.turns.lock();
+        let place = turns.next_place;
+        turns.next_place += 1;
+        turns.waiting.push_back(place);
+        let is_not_next =
+            |turns: &mut Turns| turns.is_busy || turns.waiting.front() != Some(&place);
         let end = deadline.get();
         let waited;
-        (questions, waited) =
-            interrupt::wait_while(&self.question_over, questions, end, is_not_next);
-        questions.waiting.retain(|other| *other != place);
+        (turns, waited) = interrupt::wait_while(&self.turn_over, turns, end, is_not_next);
+        turns.waiting.retain(|other| *other != place);
         if let Err(errno) = waited {
-            drop(questions);
+            drop(turns);
             // The thread that is next now may have been notified before.
-            self.question_over.notify_all();
+            self.turn_over.notify_all();
             return Err(match errno {
-                Errno::TIMEDOUT => {
-                    self.no_answer("waiting for an earlier request to the exporter,")
-                }
+                Errno::TIMEDOUT => self.no_reply("waiting for an earlier request to the exporter,"),
                 errno => Error::os("waiting for an earlier request to the exporter")(errno),
             });
         }
-        questions.is_busy = true;
-        let serial = questions.next();
-        drop(questions);
-        Ok(QuestionTurn {
+        turns.is_busy = true;
+        let serial = turns.next();
+        drop(turns);
+        Ok(Turn {
             connection: self,
             serial,
             early: None,
@@ -349,11 +358,11 @@ impl Connection {
 
     /// Returns whether other threads wait for their turn.
     pub fn has_waiting(&self) -> bool {
-        !self.questions.lock().waiting.is_empty()
+        !self.turns.lock().waiting.is_empty()
     }
 
     /// Makes the error for an exporter that does not reply in time.
-    fn no_answer(&self, doing: &'static str) -> Error {
+    fn no_reply(&self, doing: &'static str) -> Error {
         let (pid, program) = match self.peer_pid {
             // The exporter has no process id here, so its program is unknown.
             0 => (self.pid, String::new()),
@@ -379,13 +388,8 @@ impl Connection {
     }
 
     /// Sends a request, unless it was sent ahead.
-    fn send(
-        &self,
-        request: Request,
-        turn: &mut QuestionTurn<'_>,
-        deadline: &OpenDeadline,
-    ) -> Result<()> {
-        if let Some((ahead, serial)) = self.questions.lock().ahead.take()
+    fn send(&self, request: Request, turn: &mut Turn<'_>, deadline: &OpenDeadline) -> Result<()> {
+        if let Some((ahead, serial)) = self.turns.lock().ahead.take()
             && ahead == request
         {
             turn.serial = serial;
@@ -409,7 +413,7 @@ impl Connection {
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
             Err(Errno::OWNERDEAD) => Err(Error::ExporterGone { pid: self.pid }),
             Err(Errno::TIMEDOUT) => {
-                Err(self.no_answer("waiting for the exporter to read requests,"))
+                Err(self.no_reply("waiting for the exporter to read requests,"))
             }
             Err(errno) => Err(self.lost(errno)),
         }
@@ -417,15 +421,15 @@ impl Connection {
 
     fn receive(
         &self,
-        turn: &mut QuestionTurn<'_>,
+        turn: &mut Turn<'_>,
         request: Request,
         deadline: Deadline,
-    ) -> Result<Answer, AskError> {
-        let (answer, has_dropped) = self.receive_any(turn, deadline)?;
+    ) -> Result<FullReply, AskError> {
+        let (full, has_dropped) = self.receive_any(turn, deadline)?;
         if has_dropped {
             turn.early = Some(request);
         }
-        match (answer.reply, turn.early.take()) {
+        match (full.reply, turn.early.take()) {
             // The request was sent before the last reply was read (see `Client::within_bounds`).
             (Reply::Refused(Refusal::Busy), Some(request)) => {
                 turn.renew();
@@ -433,7 +437,7 @@ impl Connection {
                 self.receive(turn, request, deadline)
             }
             (Reply::Refused(refusal), _) => Err(AskError::Refused(refusal)),
-            _ => Ok(answer),
+            _ => Ok(full),
         }
     }
 
@@ -441,14 +445,14 @@ impl Connection {
     /// whether late replies to earlier requests came before it.
     fn receive_any(
         &self,
-        turn: &QuestionTurn<'_>,
+        turn: &Turn<'_>,
         deadline: Deadline,
-    ) -> Result<(Answer, bool), AskError> {
+    ) -> Result<(FullReply, bool), AskError> {
         let mut has_dropped = false;
         let mut was_reset = false;
         let mut buffer = [0; MAX_REPLY_MESSAGE];
         loop {
-            let late = || self.no_answer("waiting for the exporter's reply,");
+            let late = || self.no_reply("waiting for the exporter's reply,");
             // Late replies to abandoned requests may carry many descriptors, so the maximum is
             // accepted.
             let mut receive =
@@ -483,12 +487,12 @@ impl Connection {
                     // Number 0 means that the broker could not even read the request.
                     if of == turn.serial || (of == 0 && matches!(reply, Reply::Refused(_))) =>
                 {
-                    let answer = Answer {
+                    let full = FullReply {
                         reply,
                         pieces,
                         granted,
                     };
-                    return Ok((answer, has_dropped));
+                    return Ok((full, has_dropped));
                 }
                 // This late reply belongs to an abandoned request.
                 Ok(_) if !deadline.is_over() => {
@@ -574,7 +578,7 @@ fn look_for_a_moment<R>(mut attempt: impl FnMut(Deadline) -> Result<R, Errno>) -
     let began = Instant::now();
     loop {
         match attempt(Deadline::at(began)) {
-            Err(Errno::TIMEDOUT) if began.elapsed() < ANSWER_SPIN => thread::yield_now(),
+            Err(Errno::TIMEDOUT) if began.elapsed() < REPLY_SPIN => thread::yield_now(),
             result => return result,
         }
     }

@@ -2,7 +2,6 @@
 
 use super::{Entry, EventCore, Message, receive};
 use crate::platform::{AtomicU64, Instant, Ordering, Os};
-use crate::tuning::AWAIT_IDLE;
 use crosshandle_events::{AwaitSet, Settled, Sleeps};
 use crosshandle_os::futex::SleepSet;
 use crosshandle_os::sleepers::{SERVER_WORD, alarms};
@@ -10,6 +9,11 @@ use crosshandle_os::threads::background::{self, contain};
 use crosshandle_os::threads::{START_RETRY, driver_jobs};
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Time after which the thread of awaited signals ends if it has none. Starting it again takes
+/// about 100 µs.
+const AWAIT_IDLE: Duration = Duration::from_secs(2);
 
 thread_local! {
     static IS_OWN: Cell<bool> = const { Cell::new(false) };

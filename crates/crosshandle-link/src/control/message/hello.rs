@@ -1,44 +1,44 @@
-//! Greetings.
+//! Greetings, the first messages on a connection.
 
 use crate::wire::Fields;
 use std::fmt;
 
 /// The first bytes of a greeting, which identify the protocol. The next byte is the version.
 const MAGIC: [u8; 7] = *b"xhlink\0";
-/// Version of the protocol. It changes whenever a message changes.
+/// Version of the protocol. It changes with each change of a message's format.
 pub const VERSION: u8 = 3;
 /// Size of a greeting in bytes.
 pub const HELLO_SIZE: usize = 64;
 
-/// The identifier of a session, which a connection that replaces a broken one sends. Zeros request
-/// a new session.
+/// The identifier of a session. A connection that replaces a broken one sends it to resume the
+/// session. Zeros request a new session.
 pub type SessionId = [u8; 16];
 
-/// The first message of each side after the TLS handshake.
+/// A greeting: the first message that each side sends after the TLS handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// The session to resume, or zeros.
     pub session: SessionId,
-    /// Number of the session's sequenced messages that the sender has received.
+    /// Number of sequenced messages in this session that the sender has received.
     pub received: u64,
-    /// The identity of the sender's running kernel.
+    /// The identity of the sender's host. It changes when the host is restarted.
     pub host: u64,
-    /// The sender's keep-alive: if the peer is silent for this number of milliseconds, the sender
+    /// The sender's keep-alive in milliseconds. If no message arrives for this time, the sender
     /// ends the link.
     pub keep_alive_ms: u32,
-    /// The transport for the bytes of memory: 0 is TLS, 1 is UCX.
+    /// The transport for memory contents: 0 is TLS, and 1 is UCX.
     pub data: u8,
-    /// The reason for a refusal, as in [`refusal`], or 0.
+    /// The reason why the sender rejects the connection, from [`refusal`], or 0.
     pub refusal: u8,
-    /// Number of the attempt to replace a connection of the session. The dialling side counts its
-    /// attempts, because their greetings may arrive in another order.
+    /// Number of the dialling side's attempt to reconnect. It orders the attempts, because their
+    /// greetings may arrive in another order.
     pub attempt: u32,
 }
 
-/// The reason why this side cannot reply to received bytes as a greeting.
+/// The reason why received bytes are not a greeting that this version accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoHello {
-    /// The greeting has another version of the protocol.
+    /// The greeting has this other version of the protocol.
     Version(u8),
     /// The greeting is invalid for this reason.
     Broken(&'static str),
@@ -57,21 +57,20 @@ impl fmt::Display for NoHello {
     }
 }
 
-/// Reasons for a refusal in a greeting.
+/// Reasons why the sender of a greeting rejects the connection.
 pub mod refusal {
-    /// The session is unknown or has ended.
+    /// The session that the peer wants to resume is unknown or has ended.
     pub const NO_SESSION: u8 = 1;
-    /// The two sides have chosen different transports for the bytes of memory.
+    /// The two sides have chosen different transports for memory contents.
     pub const OTHER_DATA: u8 = 2;
-    /// No more links are accepted at the moment.
+    /// The listener has too many links that wait to be accepted.
     pub const BUSY: u8 = 3;
-    /// The two sides use different versions of the protocol. The version is checked before
-    /// everything else.
+    /// The two sides use different versions of the protocol. The version is checked first.
     pub const VERSION: u8 = 4;
 }
 
 impl Hello {
-    /// Returns the greeting's bytes.
+    /// Encodes the greeting.
     pub fn encode(&self) -> [u8; HELLO_SIZE] {
         let mut bytes = [0; HELLO_SIZE];
         bytes[..7].copy_from_slice(&MAGIC);

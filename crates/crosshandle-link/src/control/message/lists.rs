@@ -1,4 +1,4 @@
-//! Lists at the end of messages: the failed signals of an event, and the parts of a named object.
+//! Lists at the end of messages: an event's failed signals, and a named object's parts.
 
 use super::{MAX_BLOB, MAX_FAILURE_TEXT, MAX_FAILURES, MAX_PARTS};
 use crate::wire::Fields;
@@ -7,15 +7,15 @@ use crosshandle::handle::HANDLE_SIZE;
 /// Consecutive signals of an event that failed for the same reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure<'a> {
-    /// Number of the first signal.
+    /// Number of the first failed signal.
     pub first: u64,
-    /// Number of signals, at least 1.
+    /// Number of failed signals, at least 1.
     pub count: u32,
-    /// The text of the owner's error.
+    /// The text of the error in the owner's process.
     pub why: &'a str,
 }
 
-/// Encodes failures, in the order of their numbers, up to [`MAX_FAILURES`].
+/// Encodes failures in ascending order. Encodes only the first [`MAX_FAILURES`].
 pub fn write_failures<'a>(failures: impl IntoIterator<Item = Failure<'a>>) -> Vec<u8> {
     let mut to = Vec::new();
     for Failure { first, count, why } in failures.into_iter().take(MAX_FAILURES) {
@@ -26,7 +26,7 @@ pub fn write_failures<'a>(failures: impl IntoIterator<Item = Failure<'a>>) -> Ve
     to
 }
 
-/// Decodes failures of signals up to number `last`.
+/// Decodes failures. All of their signal numbers must be at most `last`.
 ///
 /// # Errors
 /// Returns an error if the bytes are not in the format of [`write_failures`].
@@ -53,13 +53,13 @@ pub fn read_failures(bytes: &[u8], last: u64) -> Result<Vec<Failure<'_>>, &'stat
 pub struct NamedPart<'a> {
     /// The purpose of the part.
     pub role: &'a str,
-    /// The name of the owner's device that has the part.
+    /// The name of the owner's device that contains the part.
     pub device: &'a str,
-    /// The handle of the part.
+    /// The encoded handle of the part's memory.
     pub handle: &'a [u8],
 }
 
-/// Encodes the parts of a named object, or returns `None` if one message cannot carry them all.
+/// Encodes the parts of a named object. Returns `None` if they do not fit into one message.
 pub fn write_parts<'a>(parts: impl IntoIterator<Item = NamedPart<'a>>) -> Option<Vec<u8>> {
     let mut to = Vec::new();
     for NamedPart {
@@ -97,13 +97,13 @@ pub fn read_parts(bytes: &[u8]) -> Result<Vec<NamedPart<'_>>, &'static str> {
     Ok(parts)
 }
 
-/// Appends the length of a text in 16 bits, and then the text.
+/// Appends the length of a text (16 bits) and the text.
 fn put_text(to: &mut Vec<u8>, text: &str) {
     to.extend_from_slice(&(text.len() as u16).to_le_bytes());
     to.extend_from_slice(text.as_bytes());
 }
 
-/// Reads a text that [`put_text`] has written.
+/// Decodes a text that [`put_text`] has encoded. Fails if it is longer than `max` bytes.
 fn read_text<'a>(fields: &mut Fields<'a>, max: usize) -> Result<&'a str, &'static str> {
     let len = usize::from(fields.next::<u16>()?);
     if len > max {

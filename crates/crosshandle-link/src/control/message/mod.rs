@@ -1,8 +1,9 @@
-//! The messages of a link as bytes. Every field is checked when it is read.
+//! The messages that the two sides of a link exchange, and their encoding. Decoding checks every
+//! field.
 //!
-//! A frame consists of the length of the rest (4 bytes), the kind of message (1 byte) and the
+//! A frame consists of the length of the rest (4 bytes), the kind of the message (1 byte) and the
 //! fields. All messages except [`Message::Ack`] are *sequenced*: both sides count them, so that a
-//! new connection continues where the last one broke off.
+//! new connection continues after the last message that arrived over the previous one.
 
 mod hello;
 mod lists;
@@ -15,35 +16,37 @@ use crosshandle::handle::HANDLE_SIZE;
 pub use hello::{HELLO_SIZE, Hello, NoHello, SessionId, VERSION, refusal};
 pub use lists::{Failure, NamedPart, read_failures, read_parts, write_failures, write_parts};
 
-/// Maximum number of memory bytes that one message carries.
+/// Maximum number of bytes of memory contents in one message.
 pub const MAX_DATA: usize = 256 << 10;
-/// Maximum length of a text, in bytes.
+/// Maximum length in bytes of a text in a message.
 pub const MAX_TEXT: usize = 1024;
-/// Maximum size of a data endpoint's address and of a memory key, in bytes.
+/// Maximum size in bytes of an endpoint address, a memory key or a list.
 pub const MAX_BLOB: usize = 64 << 10;
-/// Maximum size of a frame without its length field, in bytes.
+/// Maximum size in bytes of a frame without its length field.
 pub const MAX_FRAME: usize = MAX_DATA + 64;
-/// Maximum number of [failures](Failure) that the reply to an open reports. If there are more, the
-/// reply has the latest.
+/// Maximum number of [failures](Failure) in the reply to an `Open`. If there are more, the reply
+/// contains the latest ones.
 pub const MAX_FAILURES: usize = 64;
-/// Maximum length of the text of a failure, in bytes.
+/// Maximum length in bytes of the text in a failure.
 pub const MAX_FAILURE_TEXT: usize = 256;
-/// Maximum number of parts of a named object. A holder has the same limit.
+/// Maximum number of parts in a named object. A holder has the same limit.
 pub const MAX_PARTS: usize = 32;
-/// Maximum signal number in a message. A mirror advances in steps that events limit, and reaches
-/// this number within about a second.
+/// Maximum signal number in a message. A mirror advances in steps of limited size, and needs about
+/// a second to reach this number.
 pub const MAX_SIGNAL: u64 = 1 << 48;
 /// Size in bytes of the length field in front of each frame.
 pub const PREFIX: usize = 4;
 
 messages! {
-    /// A message. An `id` is the number that the owner gave to an object when it opened the object
-    /// for the peer. A `request` is the number that the requesting side gave to its request.
+    /// A message. `id` is the number that the owner assigned to an object when it opened the object
+    /// for the peer. `request` is the number that the requesting side assigned to its request. The
+    /// *owner* of an object is the side on whose host the object is.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum Message<'a> {
-        /// Reports how many sequenced messages were received, and shows that the sender is alive.
+        /// A confirmation: reports how many sequenced messages the sender has received, and that it
+        /// is alive.
         Ack = 1 {
-            /// Number of messages since the session began.
+            /// Number of sequenced messages since the session began.
             received: u64,
         },
         /// Asks the owner to open a handle.
@@ -58,76 +61,77 @@ messages! {
             request: u64,
             /// Length of the memory in bytes.
             len: u64,
-            /// The memory's address in the owner's process, for UCX. If the owner's host cannot
-            /// access the memory, this is the address of the owner's staging buffer.
+            /// The memory's address in the owner's process, for UCX. If the memory is staged, this
+            /// is the address of the owner's staging buffer.
             address: u64,
             id: u32,
-            /// Size of the staging buffer through which the memory moves, or 0 if it is not staged.
+            /// Size in bytes of the owner's staging buffer, or 0 if the memory is not staged.
             staging: u32,
-            /// UCX's key of the memory. Empty without UCX.
+            /// UCX's key for the memory. Empty without UCX.
             key: &'a [u8] as Rest<MAX_BLOB>,
         },
         /// The reply to an `Open` of an event.
         Event = 4 {
             request: u64,
-            /// All signals up to this number had finished when the event was opened.
+            /// All signals up to this number had completed or failed when the event was opened.
             completed: u64,
             id: u32,
-            /// The failures among these signals, for [`read_failures`].
+            /// The failures among these signals, in the format of [`read_failures`].
             failures: &'a [u8] as Rest<MAX_BLOB>,
         },
-        /// The peer no longer needs an object.
+        /// Tells the owner that the peer no longer needs an object.
         Close = 5 { id: u32 },
         /// Asks the owner to signal an event.
         Signal = 6 {
             request: u64,
             id: u32,
         },
-        /// The reply to a `Signal`, a `WriteAndSignal` or a `Write`. The value is the signal's
-        /// number. It has no meaning for a `Write`.
+        /// The reply to a `Signal`, `WriteAndSignal`, `Write` or `Stage`. `value` is the signal's
+        /// number, and has no meaning in the other replies.
         Done = 7 {
             request: u64,
             value: u64,
         },
-        /// The owner refuses a request.
+        /// The reply to a request that the owner rejects.
         Refused = 8 {
             request: u64,
-            /// The owner's error.
+            /// The text of the owner's error.
             why: &'a str as Rest<MAX_TEXT>,
         },
-        /// All signals of an event up to a number have finished.
+        /// Reports that all signals of an event up to a number have completed or failed.
         Reached = 9 {
             number: u64,
             id: u32,
         },
-        /// Consecutive signals of an event have failed.
+        /// Reports that consecutive signals of an event have failed.
         Failed = 10 {
             /// Number of the first signal.
             first: u64,
             id: u32,
-            /// Number of failed signals.
+            /// Number of consecutive failed signals.
             count: u32,
-            /// The owner's error.
+            /// The text of the owner's error.
             why: &'a str as Rest<MAX_TEXT>,
         },
-        /// The process that created an event has ended or has abandoned the event. No further
-        /// signals follow.
+        /// Reports that the process that created an event has ended or has abandoned the event. No
+        /// further signals follow.
         Abandoned = 11 { id: u32 },
-        /// The address of the sender's data endpoint.
+        /// Contains the address of the sender's UCX endpoint.
         Address = 12 {
-            /// Generation of the endpoint. The first is 1, and it increases each time that both
-            /// sides replace failed endpoints. Only endpoints of the same generation connect.
+            /// Generation of the endpoint. The first generation is 1. It increases each time that
+            /// both sides replace their failed endpoints. Only endpoints of the same generation
+            /// connect.
             generation: u32,
             /// The address in UCX's format.
             address: &'a [u8] as Rest<MAX_BLOB>,
         },
-        /// Asks to read bytes of memory.
+        /// Asks the owner for bytes from memory.
         Read = 13 {
             request: u64,
             /// Offset of the first byte in the memory.
             offset: u64,
             id: u32,
-            /// Number of bytes.
+            /// Number of bytes in the access.
             len: u32,
         },
         /// The reply to a `Read`.
@@ -135,7 +139,7 @@ messages! {
             request: u64,
             bytes: &'a [u8] as Rest<MAX_DATA>,
         },
-        /// Asks to write bytes of memory.
+        /// Asks the owner to write bytes to memory.
         Write = 15 {
             request: u64,
             /// Offset of the first byte in the memory.
@@ -143,7 +147,7 @@ messages! {
             id: u32,
             bytes: &'a [u8] as Rest<MAX_DATA>,
         },
-        /// Asks to write bytes of memory and then to signal an event.
+        /// Asks the owner to write bytes to memory and then to signal an event.
         WriteAndSignal = 17 {
             request: u64,
             /// Offset of the first byte in the memory.
@@ -160,12 +164,13 @@ messages! {
             id: u32,
             /// Offset of the first byte in the staging buffer.
             at: u32,
-            /// Number of bytes.
+            /// Number of bytes in the access.
             len: u32,
-            /// `true` copies into the memory, `false` out of it.
+            /// `true` copies from the staging buffer to the memory, and `false` copies from the
+            /// memory.
             into_memory: bool,
         },
-        /// Asks for a named object of the owner's holder.
+        /// Asks for a named object that the holder on the owner's host keeps.
         OpenName = 19 {
             request: u64,
             name: &'a str as Rest<MAX_TEXT>,
@@ -173,12 +178,11 @@ messages! {
         /// The reply to an `OpenName`.
         Name = 20 {
             request: u64,
-            /// The version of the named object.
             version: u64,
-            /// The parts of the object, for [`read_parts`].
+            /// The parts of the object, in the format of [`read_parts`].
             parts: &'a [u8] as Rest<MAX_BLOB>,
         },
-        /// The sender ends the link.
+        /// Reports that the sender ends the link.
         Bye = 16 {
             why: &'a str as Rest<MAX_TEXT>,
         },
@@ -186,12 +190,12 @@ messages! {
 }
 
 impl<'a> Message<'a> {
-    /// Returns `true` if both sides count the message.
+    /// Returns `true` if the message is sequenced, which means that both sides count it.
     pub fn is_sequenced(&self) -> bool {
         !matches!(self, Self::Ack { .. })
     }
 
-    /// Returns `true` if the message is a reply.
+    /// Returns `true` if the message is a reply to a request.
     pub fn is_asked_for(&self) -> bool {
         matches!(
             self,
@@ -204,7 +208,7 @@ impl<'a> Message<'a> {
         )
     }
 
-    /// Returns the message as a frame.
+    /// Encodes the message as a frame.
     pub fn encode(&self) -> Vec<u8> {
         let mut to = Vec::with_capacity(64);
         to.extend_from_slice(&[0; PREFIX]);
@@ -215,8 +219,8 @@ impl<'a> Message<'a> {
         to
     }
 
-    /// Returns the size of the first frame in `bytes`, including its length field, or `None` if
-    /// more bytes are needed to know.
+    /// Returns the size of the first frame in `bytes`, including its length field. Returns `None`
+    /// if `bytes` does not contain the whole length field.
     ///
     /// # Errors
     /// Returns an error if the frame is empty or longer than any valid frame.
@@ -231,7 +235,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Decodes a frame, without its length, and checks every field.
+    /// Decodes a frame without its length field, and checks every field.
     ///
     /// # Errors
     /// Returns the reason why the bytes are invalid.

@@ -1,4 +1,4 @@
-//! GPU memory that UCX moves directly, and the conditions for that.
+//! Decides which GPU memory UCX accesses directly, and registers it.
 
 use super::{DataPath, Endpoint};
 use crate::error::Result;
@@ -7,13 +7,13 @@ use crate::ucx::worker::Registration;
 use crosshandle::Context;
 use crosshandle::device::dlpack;
 
-/// Prefixes of the names of transports over which network cards access GPU memory directly. Over
-/// other transports, UCX copies GPU memory in small pieces (8 KiB over TCP), even if it also has
+/// Name prefixes of transports with which network cards access GPU memory directly. With other
+/// transports, UCX copies GPU memory in small pieces (8 KiB over TCP), even if it also uses
 /// `cuda_ipc`.
 const REACH_GPUS: [&str; 2] = ["rc", "dc"];
 
 impl DataPath {
-    /// Returns `true` if UCX should move memory of this context's device directly. The host cannot
+    /// Returns `true` if UCX should directly access memory on the context's device. The host cannot
     /// access such memory.
     pub(crate) fn moves_memory_of(&self, context: &Context) -> bool {
         let is_cuda = context.device().info().dlpack_type == dlpack::CUDA;
@@ -26,8 +26,8 @@ impl DataPath {
             && (self.staging == Staging::WhereNeeded || self.transports().iter().any(reaches))
     }
 
-    /// Returns the names of the transports that the endpoint uses. The list is empty if there is no
-    /// endpoint.
+    /// Returns the names of the transports that the endpoint uses. The list is empty if no endpoint
+    /// exists.
     pub(crate) fn transports(&self) -> Vec<String> {
         let shared = self.shared();
         match shared.endpoint {
@@ -36,7 +36,7 @@ impl DataPath {
         }
     }
 
-    /// Makes memory of a CUDA GPU reachable for the peer.
+    /// Registers memory on a CUDA GPU, so that the peer's UCX can access it.
     ///
     /// # Errors
     /// Returns an error if UCX cannot register the memory.

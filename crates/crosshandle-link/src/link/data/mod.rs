@@ -1,5 +1,5 @@
-//! Moves the bytes of memory over UCX. A thread that moves memory first drives UCX's worker itself
-//! for a short time. After that, the link's thread drives the worker.
+//! Transfers memory contents over UCX. A thread that starts a transfer first drives UCX's worker
+//! itself for a short time. After that, the link's thread drives the worker.
 
 mod devices;
 mod moves;
@@ -11,7 +11,7 @@ pub(crate) use moves::{Direction, Piece};
 
 use crate::error::{Error, Result};
 use crate::options::Staging;
-use crate::tuning::{ENDPOINT_TIMEOUT, REDIALS_PER_KEEP_ALIVE, STALL_TIMEOUT};
+use crate::tuning::REDIALS_PER_KEEP_ALIVE;
 use crate::ucx::worker::{Registration, RemoteKey, Request, Settings, Worker};
 use crate::wait::wait_until;
 use crosshandle::adapter_support::Deadline;
@@ -22,28 +22,36 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Time without progress after which a UCX transfer replaces its endpoint. If the keep-alive is
+/// shorter, a shorter time applies. With a shorter time, pauses for retransmissions would restart
+/// transfers. With a longer time, a stuck network card is detected later.
+const STALL_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// Minimum time that a new endpoint gets to show that it works. It must suffice on a busy machine.
+const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// User data of the only descriptor in the epoll set. It is never read.
 const EVENT: epoll::EventData = epoll::EventData::new_u64(0);
 
-/// A worker that threads share, and its endpoint, which is [replaced](replace) when it fails.
+/// A UCX worker that threads share, and its endpoint, which is [replaced](replace) when it fails.
 pub(crate) struct DataPath {
     shared: Mutex<Shared>,
-    /// Notified when a transfer has progressed, and when the endpoint has changed.
+    /// Notified when a transfer makes progress, and when the endpoint changes.
     changed: Condvar,
     /// Number of threads that sleep until a transfer progresses.
     sleepers: AtomicUsize,
     limits: Limits,
     staging: Staging,
-    /// An epoll set with UCX's descriptor, on which the link's thread sleeps. It reports the
-    /// descriptor only while no other thread drives the worker.
+    /// An epoll set that contains UCX's descriptor, and on which the link's thread sleeps. It
+    /// reports the descriptor only while no other thread drives the worker.
     events: OwnedFd,
 }
 
-/// Time limits, which follow from the keep-alive.
+/// Time limits for transfers, which depend on the keep-alive.
 struct Limits {
-    /// Maximum time that a transfer may make no progress before its endpoint is treated as failed.
+    /// Maximum time without progress before a transfer treats its endpoint as failed.
     stall: Duration,
-    /// Maximum time that a new endpoint has to show that it works.
+    /// Maximum time until a new endpoint must have reached the peer.
     proof: Duration,
     /// Maximum time without a working endpoint before the link ends.
     outage: Duration,
@@ -65,21 +73,21 @@ struct Shared {
     endpoint: Endpoint,
     /// Number of the worker. It is 1 for the first worker, and increases with each replacement.
     generation: u32,
-    /// The generation and the address of the peer's latest endpoint, if this side has not connected
-    /// to it yet.
+    /// The generation and the address of the peer's latest endpoint, as long as this side has not
+    /// connected to it.
     offered: Option<(u32, Vec<u8>)>,
     last_offered: u32,
-    /// Number of moves that have requests of this worker.
+    /// Number of transfers that have requests on this worker.
     moves: usize,
     outage: Option<Outage>,
-    /// Number of endpoints that have failed since bytes last moved.
+    /// Number of endpoints that have failed since the last successful transfer.
     failures: u32,
-    /// Earliest time at which this side may replace its endpoint because the peer has replaced its
+    /// Earliest time at which this side may replace its endpoint after the peer has replaced its
     /// own. `None` means at once.
     follows_at: Option<Instant>,
-    /// A flush whose completion shows that the endpoint works.
+    /// A flush on a new endpoint. Its completion shows that the endpoint reaches the peer.
     probe: Option<Request>,
-    /// Deadline of the probe. `None` once the endpoint has shown that it works.
+    /// Deadline for the probe. `None` after the endpoint has reached the peer.
     proven_by: Option<Instant>,
     keys: HashMap<u32, Key>,
     next_key: u32,
@@ -96,7 +104,7 @@ enum Endpoint {
     /// The peer has not sent the address of its endpoint yet.
     Awaited,
     Made,
-    /// The endpoint is closed. Its worker is replaced as soon as nothing uses the worker.
+    /// The endpoint is closed. Its worker is replaced as soon as no transfer uses it.
     Failed,
     /// The link has ended, so the endpoint is not replaced.
     Closed,
@@ -106,14 +114,14 @@ enum Endpoint {
 struct Outage {
     since: Instant,
     why: Error,
-    /// Earliest time at which the next endpoint may be made.
+    /// Earliest time at which the next endpoint may be created.
     replace_at: Instant,
 }
 
-/// The key of memory of the peer.
+/// UCX's key for memory of the peer.
 struct Key {
     bytes: Vec<u8>,
-    /// The key in the form that the current endpoint uses.
+    /// The key as unpacked for the current endpoint.
     unpacked: Option<RemoteKey>,
 }
 
@@ -132,20 +140,20 @@ impl Shared {
         self.is_alive() && self.worker.failure().is_none()
     }
 
-    /// Returns `true` if this worker has an endpoint, or will have one.
+    /// Returns `true` if this worker has an endpoint or will get one.
     fn is_alive(&self) -> bool {
         matches!(self.endpoint, Endpoint::Awaited | Endpoint::Made)
     }
 
-    /// Returns a key, unpacked for the current endpoint.
+    /// Returns key number `key`, unpacked for the current endpoint.
     fn unpacked(&mut self, key: u32) -> Result<RemoteKey> {
         let key = self.keys.get_mut(&key);
         let key = key.ok_or(Error::Protocol("the memory's key was removed"))?;
         match key.unpacked {
             Some(unpacked) => Ok(unpacked),
             None => {
-                // SAFETY: the linked peer sent the key. Links over UCX trust their peer, as
-                // `docs/hosts.md` says.
+                // SAFETY: the authenticated peer has sent this key, and made it with UCX. Links
+                // over UCX trust their peer, as `docs/hosts.md` says.
                 let unpacked = unsafe { self.worker.unpack(&key.bytes)? };
                 key.unpacked = Some(unpacked);
                 Ok(unpacked)
@@ -156,9 +164,9 @@ impl Shared {
     fn destroy_keys(&mut self) {
         for key in self.keys.values_mut() {
             if let Some(unpacked) = key.unpacked.take() {
-                // SAFETY: this worker made the key, because all keys are destroyed before a worker
-                // is renewed. No move has requests when a worker is renewed or the data path is
-                // dropped.
+                // SAFETY: this worker has unpacked the key, because all keys are destroyed before a
+                // worker is renewed. No transfer has requests when a worker is renewed or the data
+                // path is dropped.
                 unsafe { self.worker.destroy_key(unpacked) };
             }
         }
@@ -169,8 +177,8 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.worker.close_endpoint();
         if let Some(probe) = self.probe.take() {
-            // The endpoint is closed, so the probe is done. If a device still holds the probe, the
-            // probe is freed with the worker.
+            // The endpoint is closed, so the probe has normally ended. If a device still uses the
+            // probe, it is freed with the worker.
             let _ = self.worker.is_done(&mut Some(probe));
         }
         self.destroy_keys();
@@ -228,8 +236,8 @@ impl DataPath {
         self.listen(shared);
     }
 
-    /// Stops driving the worker from this thread. If no other thread drives the worker, wakes the
-    /// link's thread, which continues.
+    /// Stops driving the worker from this thread. If no other thread drives the worker but it needs
+    /// attention, wakes the link's thread.
     fn stop_looking(&self, shared: &mut Shared, wake: &dyn Fn()) {
         shared.lookers -= 1;
         if shared.lookers > 0 {
@@ -237,7 +245,7 @@ impl DataPath {
         }
         match self.arm(shared) {
             Ok(()) if !shared.needs_care() => {}
-            // On an error, the link's thread gets the same error, and replaces the endpoint.
+            // After an error, the link's thread gets the same error and replaces the endpoint.
             _ => wake(),
         }
         self.listen(shared);
@@ -249,13 +257,13 @@ impl DataPath {
     fn listen(&self, shared: &mut Shared) {
         let is_heard = shared.lookers == 0 && shared.is_alive();
         if is_heard != shared.is_heard {
-            // Both descriptors are ours and open, so the call cannot fail.
+            // This object owns both descriptors and they are open, so the call cannot fail.
             let _ = epoll::modify(&self.events, &shared.event_fd, EVENT, flags(is_heard));
             shared.is_heard = is_heard;
         }
     }
 
-    /// Drives the worker until there is nothing to do, and then arms the descriptor for the next
+    /// Drives the worker until it makes no more progress, and then arms its descriptor for the next
     /// event.
     fn arm(&self, shared: &mut Shared) -> Result<()> {
         let mut has_moved = false;
@@ -291,7 +299,7 @@ impl DataPath {
         len: usize,
         is_writable: bool,
     ) -> Result<Registration> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract for this call.
         unsafe { self.shared().worker.register(start, len, is_writable) }
     }
 
@@ -299,15 +307,15 @@ impl DataPath {
         self.shared().worker.unregister(registration);
     }
 
-    /// Stores a key of the peer's memory, and returns the number that this side gives to the key.
-    /// Unpacking a key needs an endpoint. If there is none yet, the key is unpacked later.
+    /// Stores UCX's key for memory of the peer, and returns the number that this side assigns to
+    /// it. Unpacking a key needs an endpoint. If there is none yet, the key is unpacked later.
     pub(crate) fn add_key(&self, key: &[u8]) -> Result<u32> {
         if key.is_empty() {
             return Err(Error::Protocol("its memory has no key"));
         }
         let mut shared = self.shared();
         let number = shared.next_key;
-        // The numbers wrap around after about four billion opens. Numbers in use are skipped.
+        // The numbers wrap around after about four billion opens. Skip numbers that are in use.
         let mut next = number.wrapping_add(1);
         while shared.keys.contains_key(&next) || next == number {
             next = next.wrapping_add(1);
@@ -326,20 +334,20 @@ impl DataPath {
         Ok(number)
     }
 
-    /// Forgets a key. No move may use the key after this call.
+    /// Removes a key. No transfer may use the key any more.
     pub(crate) fn remove_key(&self, key: u32) {
         let mut shared = self.shared();
         if let Some(unpacked) = shared.keys.remove(&key).and_then(|key| key.unpacked) {
-            // SAFETY: this worker made the key, because all keys are destroyed before the worker is
-            // renewed. Only the drop of the memory calls this function, and a move keeps its memory
-            // alive, so no move uses the key.
+            // SAFETY: this worker has unpacked the key, because all keys are destroyed before the
+            // worker is renewed. Only dropping the memory removes its key, and a transfer keeps its
+            // memory alive, so no transfer uses the key.
             unsafe { shared.worker.destroy_key(unpacked) };
         }
     }
 
-    /// Ends all transfers, and waits until no thread drives the worker. After that, memory that the
-    /// peer could reach may be unmapped. If a device does not finish, the wait ends after the time
-    /// limit of a stalled move.
+    /// Ends all transfers, and waits until none of them uses the worker. After that, memory that
+    /// the peer could access may be unmapped. If a device does not finish, the wait ends after the
+    /// time limit for stalled transfers.
     pub(crate) fn close(&self) {
         let deadline = Deadline::after(self.limits.stall);
         let mut shared = self.shared();

@@ -1,17 +1,30 @@
-//! Moves of memory. Each thread drives its own move until the bytes have arrived. If an endpoint
-//! fails, the move continues on the next one.
+//! Transfers of memory contents, called *moves*. The calling thread drives its move until all bytes
+//! have arrived. If an endpoint fails, the move continues on the next endpoint.
 
 use super::{DataPath, Endpoint, Shared};
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_PROVEN_FAILURES, MAX_SLEEP, SPIN};
 use crate::ucx::worker::{RemoteKey, Request, Worker};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Time for which a thread that moves memory polls for completion. After this time, the thread
+/// sleeps, and the link's thread polls. With a shorter time, more transfers have to wake two
+/// threads. With a longer time, polling uses more CPU time.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// Maximum time that a thread sleeps while it waits for its transfer. Normally, a notification
+/// wakes the thread earlier. The limit matters only if a notification is lost.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
+
+/// Number of failed endpoints after which a transfer fails, even if each endpoint had reached the
+/// peer. With the pauses between them, this takes about 6 s. With a smaller number, transfers fail
+/// in networks that often break connections. With a larger number, a network card that cannot
+/// access the memory is detected later.
+const MAX_PROVEN_FAILURES: u32 = 16;
+
 const STALLED: &str = "moving memory: UCX made no progress";
 
-/// A piece of memory to move.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) local: *mut u8,
@@ -19,7 +32,6 @@ pub(crate) struct Piece {
     pub(crate) remote: u64,
 }
 
-/// The direction of a move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// To the peer.
@@ -31,39 +43,39 @@ pub(crate) enum Direction {
 /// The requests of one move on one endpoint.
 #[derive(Default)]
 struct UnderWay {
-    /// Each request with the index of its piece. A flush has no piece.
+    /// Each request, and the index of its piece. A flush has no piece.
     requests: Vec<(Option<usize>, Request)>,
-    /// Indexes of the pieces that did not move.
+    /// Indexes of the pieces that were not transferred.
     unmoved: Vec<usize>,
-    /// Whether pieces may have been written that no flush waits for.
+    /// Whether pieces may have been written without a flush that confirms them.
     is_unflushed: bool,
     error: Option<Error>,
 }
 
-/// The history of one failed attempt: a move over one endpoint.
+/// The history of a failed attempt, which is a move over one endpoint.
 struct Attempt {
     started_at: Instant,
     /// Time at which the endpoint last made progress.
     moved_at: Instant,
     ended_at: Instant,
-    /// Whether some of the pieces have arrived.
+    /// Whether at least one piece has arrived.
     has_pieces: bool,
     /// Whether the endpoint had already reached the peer.
     was_proven: bool,
 }
 
-/// Counts the failures of a move, to decide when to give up.
+/// Counts the failed attempts of a move, to decide when to give up.
 #[derive(Default)]
 struct Failing {
     /// Start of the current series of failures. Enough progress ends a series.
     since: Option<Instant>,
-    /// Number of endpoints that reached the peer but moved nothing.
+    /// Number of endpoints that reached the peer but transferred no piece.
     proven: u32,
 }
 
 impl Failing {
-    /// Counts one more failure. Returns `true` if the move should give up, because nothing has
-    /// moved for `limit`, or because endpoints that reach the peer keep failing this move.
+    /// Counts a failed attempt. Returns `true` if the move should give up, because it has made no
+    /// progress for `limit`, or because too many endpoints that reach the peer have failed.
     fn is_hopeless(&mut self, attempt: &Attempt, limit: Duration) -> bool {
         let worked_for = attempt
             .moved_at
@@ -82,18 +94,17 @@ impl Failing {
 }
 
 impl DataPath {
-    /// Moves pieces of memory, and returns when all bytes have arrived. If the endpoint fails,
-    /// pieces that did not arrive are moved again over the next endpoint. `wake` wakes the link's
-    /// thread.
+    /// Transfers pieces of memory, and returns when all bytes have arrived. If the endpoint fails,
+    /// transfers the missing pieces again over the next endpoint. `wake` wakes the link's thread.
     ///
     /// # Errors
-    /// Returns an error if the link has ended or UCX refuses the move. Also returns an error if the
-    /// move has kept failing for as long as the keep-alive, or on [`MAX_PROVEN_FAILURES`] endpoints
+    /// Returns an error if the link has ended or UCX rejects the move. Also returns an error if the
+    /// move fails repeatedly for as long as the keep-alive, or on [`MAX_PROVEN_FAILURES`] endpoints
     /// that reach the peer.
     ///
     /// # Safety
     /// The caller must ensure that the pieces' local bytes can be read, and for `Get` written,
-    /// until this returns.
+    /// until this function returns.
     pub(crate) unsafe fn move_pieces(
         &self,
         direction: Direction,
@@ -102,10 +113,11 @@ impl DataPath {
         wake: &dyn Fn(),
     ) -> Result<()> {
         if pieces.iter().all(|piece| piece.len == 0) {
-            // A move without bytes would complete even on an endpoint that does not work.
+            // Without this check, a move without bytes would complete even on an endpoint that does
+            // not work.
             return Ok(());
         }
-        // `None` stands for all pieces.
+        // The pieces that remain. `None` means all pieces.
         let mut left: Option<Vec<usize>> = None;
         let mut failing = Failing::default();
         loop {
@@ -142,8 +154,7 @@ impl DataPath {
             if error.is_definitive() {
                 return Err(error);
             }
-            // Only reads are counted here, because a write that no flush has confirmed may not have
-            // arrived.
+            // Count only reads, because a write that no flush has confirmed may not have arrived.
             if direction == Direction::Get {
                 attempt.has_pieces = under_way.unmoved.len() < tried;
                 left = Some(under_way.unmoved);
@@ -154,8 +165,8 @@ impl DataPath {
         }
     }
 
-    /// Waits for a usable endpoint. Fails if the link ends, which happens if there is no working
-    /// endpoint for too long.
+    /// Waits for a usable endpoint. Fails if the link ends, which also happens if no endpoint works
+    /// for too long.
     fn wait_until_usable(&self, wake: &dyn Fn()) -> Result<MutexGuard<'_, Shared>> {
         let mut shared = self.shared();
         loop {
@@ -177,7 +188,7 @@ impl DataPath {
         }
     }
 
-    /// Waits until no request is in flight, and stops driving the worker.
+    /// Drives the worker until no request is in flight. Describes the attempt.
     fn finish(&self, under_way: &mut UnderWay, wake: &dyn Fn()) -> Attempt {
         let mut last_move = None;
         let started_at = Instant::now();
@@ -187,8 +198,8 @@ impl DataPath {
                 shared.fail(failure);
                 self.changed.notify_all();
             }
-            // Requests of a closed endpoint are done at once, unless a device has started to
-            // process them.
+            // Requests on a closed endpoint end at once, unless a device has started to process
+            // them.
             let has_moved = match shared.may_progress() || last_move.is_some_and(is_long_ago) {
                 true => shared.progress(),
                 false => false,
@@ -205,7 +216,7 @@ impl DataPath {
                 };
                 match &under_way.error {
                     None => shared.note_works(),
-                    // The endpoint is closed, because bytes in flight must not arrive after this
+                    // Close the endpoint, because bytes in flight must not arrive after this
                     // function has returned.
                     Some(error) if !error.is_definitive() || under_way.is_unflushed => {
                         shared.fail(error.clone());
@@ -215,8 +226,8 @@ impl DataPath {
                 shared.moves -= 1;
                 self.stop_looking(&mut shared, wake);
                 if !shared.is_usable() {
-                    // Wake other moves, which must see that the endpoint has failed, and `close`,
-                    // which waits for the end of this move.
+                    // Wake other moves, which must detect that the endpoint has failed, and
+                    // `close`, which waits for the end of this move.
                     self.changed.notify_all();
                 }
                 return attempt;
@@ -251,7 +262,7 @@ impl DataPath {
     }
 }
 
-/// Returns `true` if requests of a closed endpoint have had enough time to end.
+/// Returns `true` if requests on a closed endpoint have had enough time to end.
 fn is_long_ago(last_move: Instant) -> bool {
     last_move.elapsed() > SPIN / 2
 }
@@ -272,7 +283,8 @@ impl UnderWay {
                 self.unmoved.push(index);
                 continue;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that the local bytes can be read, and for `Get`
+            // written, until all requests are done.
             let request = unsafe {
                 match direction {
                     Direction::Put => worker.put(local, len, remote, key),
@@ -285,7 +297,7 @@ impl UnderWay {
                 Err(error) => self.note_failed(Some(index), error),
             }
         }
-        // The flush is needed after an error too, because it waits for the writes before the error.
+        // Flush after an error too, because the flush waits for the writes before the error.
         if direction == Direction::Put {
             match worker.flush() {
                 Ok(Some(request)) => self.requests.push((None, request)),
@@ -300,15 +312,15 @@ impl UnderWay {
             Some(piece) => self.unmoved.push(piece),
             None => self.is_unflushed = true,
         }
-        // Keep the first error, unless a later error says that repeating the move is useless.
+        // Keep the first error, unless a later error means that repeating the move is useless.
         if self.error.is_none() || error.is_definitive() {
             self.error = Some(error);
         }
     }
 
-    /// Removes the completed requests, starting with the last. If the endpoint has failed, UCX's
-    /// result is not reliable: a flush on a closed endpoint succeeds although the bytes have not
-    /// arrived.
+    /// Removes completed requests, starting with the last one. If the endpoint has failed, treats
+    /// them as failed, because UCX's result is not reliable: a flush on a closed endpoint succeeds
+    /// although the bytes have not arrived.
     fn take_done(&mut self, worker: &mut Worker, has_failed: bool) {
         while let Some((piece, request)) = self.requests.pop() {
             let mut request = Some(request);
@@ -334,8 +346,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// Returns whether a move gives up after these attempts. An attempt consists of its start, its
-    /// last progress and its end in seconds, and whether pieces arrived.
+    /// Returns whether a move gives up after the given attempts. Each attempt is
+    /// `(start, last_progress, end, pieces_arrived)`, with times in seconds.
     fn is_given_up(attempts: &[(u64, u64, u64, bool)]) -> bool {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
@@ -357,7 +369,8 @@ mod tests {
     #[test]
     fn moves_are_given_up_when_nothing_moves_and_not_when_they_are_long() {
         assert!(!is_given_up(&[(0, 5, 5, false)]));
-        // Endpoints that worked for long, one that stalled, and one that moved pieces.
+        // An endpoint that made progress for a long time, one that stalled, and one that
+        // transferred pieces.
         assert!(!is_given_up(&[(0, 5, 5, false), (6, 50, 50, false)]));
         assert!(is_given_up(&[(0, 5, 5, false), (6, 7, 50, false)]));
         assert!(!is_given_up(&[(0, 5, 5, false), (6, 7, 50, true)]));

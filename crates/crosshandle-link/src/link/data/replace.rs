@@ -1,19 +1,23 @@
 //! Replacement of failed UCX endpoints.
 //!
-//! Bytes of a failed endpoint may still be in flight, in a socket or in a network card. They must
-//! not arrive after the bytes that are sent again. So *both* sides replace the whole worker, not
-//! only the endpoint. Each side destroys the old worker with its connections before it sends the
-//! address of the new one. Workers have generation numbers, and only workers of the same generation
-//! connect, so a new worker never connects to an old one. Afterwards, each move repeats the pieces
-//! that had not arrived. Programs notice only a delay.
+//! Bytes that were sent over a failed endpoint may still be in flight, in a socket or in a network
+//! card. They must not arrive after the bytes that are sent again. Therefore *both* sides replace
+//! the whole worker, not only the endpoint. Each side destroys the old worker with its connections
+//! before it sends the address of the new one. Workers have generation numbers, and only workers of
+//! the same generation connect, so a new worker never connects to an old one. After that, each move
+//! repeats the pieces that have not arrived. A program notices only a delay.
 
 use super::{DataPath, EVENT, Endpoint, Outage, Shared, flags, take_event_fd};
 use crate::error::{Error, Result};
-use crate::tuning::{FOLLOW_INTERVAL, MAX_REPLACE_PAUSE, REDIAL_INTERVAL};
+use crate::tuning::{FOLLOW_INTERVAL, REDIAL_INTERVAL};
 use rustix::event::epoll;
 use std::time::{Duration, Instant};
 
-/// Tasks of the link's thread after it has driven the worker.
+/// Maximum pause before a repeatedly failing endpoint is replaced again. The pauses start at
+/// [`REDIAL_INTERVAL`] and double.
+const MAX_REPLACE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Tasks for the link's thread, after it has driven the worker.
 #[derive(Default)]
 pub(crate) struct Upkeep {
     /// The generation and the address of this side's new endpoint, which the thread must send to
@@ -21,17 +25,17 @@ pub(crate) struct Upkeep {
     pub(crate) address: Option<(u32, Vec<u8>)>,
     /// Whether this side has connected to the peer's endpoint.
     pub(crate) has_connected: bool,
-    /// The latest time at which the thread must check again.
+    /// The latest time at which the thread must drive the worker again.
     pub(crate) wake_at: Option<Instant>,
 }
 
 impl Shared {
-    /// Returns `true` if memory can be moved.
+    /// Returns `true` if the endpoint can transfer memory contents.
     pub(super) fn is_usable(&self) -> bool {
         self.endpoint == Endpoint::Made && self.worker.failure().is_none()
     }
 
-    /// Returns `true` if the link's thread has work that no descriptor reports.
+    /// Returns `true` if the link's thread must act although no descriptor reports it.
     pub(super) fn needs_care(&self) -> bool {
         match self.endpoint {
             Endpoint::Awaited | Endpoint::Made => self.worker.failure().is_some(),
@@ -40,13 +44,13 @@ impl Shared {
         }
     }
 
-    /// Closes a failed endpoint. Its requests end with an error. Does nothing if the endpoint is
-    /// already closed.
+    /// Closes a failed endpoint, so that its requests end with an error. Does nothing if the
+    /// endpoint is already closed.
     pub(super) fn fail(&mut self, why: Error) {
         if !self.is_alive() {
             return;
         }
-        // The first failed endpoint is replaced without a pause.
+        // Replace the first failed endpoint without a pause.
         let pause = match self.failures {
             0 => Duration::ZERO,
             failures => REDIAL_INTERVAL.saturating_mul(1 << failures.min(10)),
@@ -55,7 +59,7 @@ impl Shared {
         self.give_up(why, Instant::now() + pause.min(MAX_REPLACE_PAUSE));
     }
 
-    /// Closes the endpoint, for any reason.
+    /// Closes the endpoint, which may be replaced from `replace_at` on.
     fn give_up(&mut self, why: Error, replace_at: Instant) {
         self.endpoint = Endpoint::Failed;
         self.worker.close_endpoint();
@@ -67,8 +71,8 @@ impl Shared {
         });
     }
 
-    /// Records that this endpoint has reached the peer. Whether it can also move memory is known
-    /// only after a move.
+    /// Records that this endpoint has reached the peer. Only a move shows whether the endpoint can
+    /// also transfer memory contents.
     fn note_reaches(&mut self) {
         if self.endpoint == Endpoint::Made {
             self.outage = None;
@@ -76,7 +80,7 @@ impl Shared {
         }
     }
 
-    /// Records that memory has moved over this endpoint.
+    /// Records that a move over this endpoint was successful.
     pub(super) fn note_works(&mut self) {
         if self.endpoint == Endpoint::Made {
             self.note_reaches();
@@ -84,12 +88,12 @@ impl Shared {
         }
     }
 
-    /// Frees the probe of a closed endpoint. Returns `false` if a device still holds it.
+    /// Frees the probe of a closed endpoint. Returns `false` if a device still uses it.
     fn end_probe(&mut self) -> bool {
         // An error also ends the probe.
         let is_done = !matches!(self.worker.is_done(&mut self.probe), Ok(false));
         if !is_done {
-            // `finish` explains why the worker of a failed endpoint is driven here.
+            // A device may have started to process the probe. Only driving the worker ends it.
             self.progress();
         }
         is_done
@@ -111,7 +115,7 @@ impl Shared {
         Some(self.follows_at?.min(replace_at))
     }
 
-    /// Postpones the replacement.
+    /// Postpones the replacement of a failed endpoint.
     fn put_off(&mut self, until: Instant) {
         self.follows_at = Some(until);
         if let Some(outage) = &mut self.outage {
@@ -119,7 +123,8 @@ impl Shared {
         }
     }
 
-    /// Checks whether the probe has shown that the new endpoint works.
+    /// Checks whether the probe has shown that the new endpoint reaches the peer. If not by the
+    /// deadline, closes the endpoint.
     fn look_at_probe(&mut self, now: Instant) {
         let mut probe = self.probe.take();
         match probe.is_some().then(|| self.worker.is_done(&mut probe)) {
@@ -133,10 +138,10 @@ impl Shared {
         }
     }
 
-    /// Connects to the peer's endpoint of this generation.
+    /// Connects to the peer's endpoint of this generation, and starts the probe.
     fn connect(&mut self, address: &[u8], proven_by: Instant) {
-        // SAFETY: the linked peer sent the address of its worker. Links over UCX trust their peer,
-        // as `docs/hosts.md` says.
+        // SAFETY: the authenticated peer has sent the address of its worker. Links over UCX trust
+        // their peer, as `docs/hosts.md` says.
         let connected = unsafe { self.worker.connect(address) }.and_then(|()| {
             self.endpoint = Endpoint::Made;
             self.moved_at = Instant::now();
@@ -164,13 +169,13 @@ impl DataPath {
         if generation <= shared.last_offered {
             return Err("it sends its data endpoint twice");
         }
-        // The peer may be one generation ahead, if only the peer has noticed a failure.
+        // The peer may be one generation ahead, if only the peer has detected a failure.
         if generation > shared.generation + 1 {
             return Err("it replaces an endpoint that did not exist");
         }
         shared.last_offered = generation;
-        // An address of an older generation is ignored: this side has replaced its endpoint, and
-        // its new address will reach the peer.
+        // Ignore the address of an older generation. This side has already replaced its endpoint,
+        // and the peer will follow when it gets the new address.
         if generation >= shared.generation {
             shared.offered = Some((generation, address.to_vec()));
         }
@@ -178,7 +183,7 @@ impl DataPath {
     }
 
     /// Drives the worker, and connects or replaces the endpoint. The link's thread calls this
-    /// before it sleeps.
+    /// function each time before it sleeps.
     ///
     /// # Errors
     /// Returns an error if no endpoint has worked for as long as the keep-alive.
@@ -204,8 +209,8 @@ impl DataPath {
         }
         shared.look_at_probe(now);
         if shared.is_behind() && shared.is_alive() {
-            // The replacement by the peer says nothing about the network, so it does not lengthen
-            // the pauses.
+            // A replacement by the peer says nothing about the network, so it does not increase the
+            // pauses.
             let follows_at = shared.follows_at.unwrap_or(now);
             let why = Error::Protocol("the other side has replaced its endpoint");
             shared.give_up(why, follows_at);
@@ -226,7 +231,7 @@ impl DataPath {
         }
         if shared.endpoint == Endpoint::Awaited
             && let Some((offered, address)) = shared.offered.take()
-            // An endpoint of an older generation is not connected, because the peer is about to
+            // Do not connect to an endpoint of an older generation, because the peer is about to
             // drop it.
             && offered == shared.generation
         {
@@ -243,7 +248,7 @@ impl DataPath {
         let has_changed = (shared.endpoint, shared.generation) != before;
         drop(shared);
         if has_changed {
-            // Wakes moves that wait for an endpoint, and moves whose endpoint has failed.
+            // Wake moves that wait for an endpoint, and moves whose endpoint has failed.
             self.changed.notify_all();
         }
         Ok(upkeep)
@@ -253,8 +258,8 @@ impl DataPath {
         let outage = shared.outage.as_ref();
         let ends_at = outage.map(|outage| outage.since + self.limits.outage);
         let next = match shared.endpoint {
-            // If moves still have requests, no time is set: the last of them wakes the link's
-            // thread.
+            // While moves still have requests, no time is needed. The last of these moves wakes the
+            // link's thread.
             Endpoint::Failed if shared.moves == 0 => shared.due_at(),
             Endpoint::Made => shared.proven_by,
             _ => None,
@@ -262,7 +267,8 @@ impl DataPath {
         [ends_at, next].into_iter().flatten().min()
     }
 
-    /// Replaces the worker, which starts a new generation. Nothing may use the old worker.
+    /// Replaces the worker and starts a new generation. Returns the generation and the new address.
+    /// No move may use the old worker.
     fn replace(&self, shared: &mut Shared) -> Result<(u32, Vec<u8>)> {
         shared.proven_by = None;
         shared.destroy_keys();
@@ -271,8 +277,8 @@ impl DataPath {
         // SAFETY: no move has requests, the probe is done, and the keys were destroyed above.
         unsafe { shared.worker.renew()? };
         let event_fd = take_event_fd(&mut shared.worker)?;
-        // The copy of the old worker's descriptor is still open, so the kernel would keep its entry
-        // in the epoll set.
+        // The duplicate of the old worker's descriptor is still open, so the kernel would keep its
+        // entry in the epoll set.
         let _ = epoll::delete(&self.events, &shared.event_fd);
         shared.event_fd = event_fd;
         shared.is_heard = shared.lookers == 0;

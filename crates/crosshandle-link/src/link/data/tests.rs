@@ -11,8 +11,8 @@ fn settings() -> Settings {
     }
 }
 
-/// One of two sides of a link that are in the same process. A thread drives both sides, and passes
-/// the addresses of new endpoints directly from one side to the other.
+/// One side of a link whose two sides are in the same process. A thread drives both sides, and
+/// passes the addresses of new endpoints directly between them.
 struct Side {
     data: DataPath,
     keep: Vec<u8>,
@@ -61,7 +61,7 @@ fn a_move_without_progress_ends_and_lets_go_of_its_memory() {
     };
     moving.data.limits.stall = Duration::from_millis(200);
     let mut there = vec![7u8; 1 << 20];
-    // SAFETY: the memory outlives the worker's use of it.
+    // SAFETY: the memory is registered only while it lives.
     let made = unsafe {
         still
             .data
@@ -89,7 +89,7 @@ fn a_move_without_progress_ends_and_lets_go_of_its_memory() {
                 std::thread::yield_now();
             }
         });
-        // SAFETY: the bytes live until the call returns.
+        // SAFETY: the local bytes live until the call returns.
         let moved = unsafe { data.move_pieces(Direction::Get, key, &[piece], &|| ()) };
         assert!(moved.is_err());
         looks.join().unwrap()
@@ -100,8 +100,8 @@ fn a_move_without_progress_ends_and_lets_go_of_its_memory() {
     still.data.unregister(&made);
 }
 
-/// A write fails if the end of the link cuts it off, although UCX reports success for a closed
-/// endpoint.
+/// A write fails if the link ends before its bytes have arrived, although UCX reports success for a
+/// closed endpoint.
 #[test]
 fn writes_that_the_end_of_the_link_cuts_off_fail() {
     let test = "writes_that_the_end_of_the_link_cuts_off_fail";
@@ -109,7 +109,7 @@ fn writes_that_the_end_of_the_link_cuts_off_fail() {
         return;
     };
     let mut there = vec![7u8; 1 << 20];
-    // SAFETY: the memory outlives the worker's use of it.
+    // SAFETY: the memory is registered only while it lives.
     let made = unsafe {
         still
             .data
@@ -144,11 +144,11 @@ fn writes_that_the_end_of_the_link_cuts_off_fail() {
         });
         // The peer's worker is no longer driven, so the bytes cannot have arrived.
         //
-        // SAFETY: the bytes live until the call returns.
+        // SAFETY: the local bytes live until the call returns.
         let moved = unsafe { data.move_pieces(Direction::Put, key, &[piece], &|| ()) };
         assert!(moved.is_err());
         ends.join().unwrap();
-        // SAFETY: the bytes live until the call returns.
+        // SAFETY: the local bytes live until the call returns.
         let moved = unsafe { data.move_pieces(Direction::Put, key, &[piece], &|| ()) };
         assert!(moved.unwrap_err().to_string().contains("is closed"));
     });
@@ -207,7 +207,7 @@ fn replace_endpoints_while_bytes_move(test: &str) {
         return;
     };
     let mut there = vec![0u8; 1 << 20];
-    // SAFETY: the memory outlives the worker's use of it.
+    // SAFETY: the memory is registered only while it lives.
     let made = unsafe {
         other
             .data
@@ -276,8 +276,8 @@ fn replace_endpoints_while_bytes_move(test: &str) {
     assert_eq!(there.len(), 1 << 20);
 }
 
-/// Endpoints that this side makes for a peer are limited in rate, even if the peer claims again and
-/// again that its own endpoint has failed.
+/// This side creates endpoints at a limited rate, even if the peer repeatedly claims that its own
+/// endpoint has failed.
 #[test]
 fn a_side_that_replaces_over_and_over_is_followed_at_intervals() {
     let test = "a_side_that_replaces_over_and_over_is_followed_at_intervals";
@@ -299,7 +299,8 @@ fn a_side_that_replaces_over_and_over_is_followed_at_intervals() {
             std::thread::yield_now();
         }
     }
-    // This side follows the first replacement at once, and each later one after an interval.
+    // This side follows the first replacement at once, and each later replacement after an
+    // interval.
     assert!(started_at.elapsed() >= FOLLOW_INTERVAL * 3);
     one.data.close();
 }

@@ -1,11 +1,11 @@
-//! The state of one side of a link: unconfirmed messages, pending requests, and the objects that
-//! each side has opened. A session continues when its connection is replaced.
+//! The state of one side of a link: unconfirmed messages, pending requests, and open objects. A
+//! session continues when its connection is replaced.
 
 mod state;
 
 use super::data::DataPath;
 use super::outbox::Outbox;
-use super::question::{Answer, Question};
+use super::request::{PendingRequest, Reply};
 use super::serve::{OpenRequest, Served};
 use super::stage::Stager;
 use crate::control::channel::Channel;
@@ -15,7 +15,7 @@ use crate::control::message::{Hello, Message, SessionId, read_failures};
 use crate::error::{Error, Result};
 use crate::event::Mirror;
 use crate::memory::ring::Ring;
-use crate::tuning::{ACKS_PER_KEEP_ALIVE, ANSWER_TIMEOUT, REDIALS_PER_KEEP_ALIVE};
+use crate::tuning::{REDIALS_PER_KEEP_ALIVE, REPLY_TIMEOUT};
 use crate::wait::wait_until;
 use crosshandle::holder::Holder;
 use crosshandle::{Context, Notifier, adapter_support::Deadline};
@@ -28,52 +28,57 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// The state of a link, shared by its objects and its threads.
+/// Number of confirmations that an idle side sends per keep-alive. With fewer, two lost messages
+/// would look like a lost connection.
+const ACKS_PER_KEEP_ALIVE: u32 = 5;
+
+/// The state of one side of a link, which the link's objects and threads share.
 pub(crate) struct Session {
     pub(crate) peer: Arc<str>,
-    /// The identity of the peer's running kernel.
+    /// The identity of the peer's host, as the peer claims it.
     pub(crate) host: u64,
     pub(crate) id: SessionId,
     pub(crate) keep_alive: Duration,
     pub(crate) context: Context,
-    /// The path over UCX. `None` if the bytes of memory travel over the control connection.
+    /// The data path over UCX. `None` if memory contents travel over the control connection.
     pub(crate) data: Option<Arc<DataPath>>,
-    /// The parameters for dialling again. `None` on the listening side.
+    /// The parameters for replacing a lost connection. `None` on the listening side.
     pub(crate) dial: Option<Dial>,
-    /// Waits for signals of the events that are open for the peer. The token of a wait is the
-    /// event's number.
+    /// Waits for signals of the events that are open for the peer. Each wait's token is the event's
+    /// number.
     pub(crate) notifier: Notifier,
     pub(crate) opening: SyncSender<OpenRequest>,
-    /// The holder whose names the peer may look up.
+    /// The holder whose named objects the peer may open.
     pub(crate) names: Option<Holder>,
     own: Weak<Session>,
     wake: OwnedFd,
     state: Mutex<State>,
-    /// Notified when the data endpoint has been made, when another request may be sent, and when
-    /// the link ends.
+    /// Notified when this side has connected to the peer's UCX endpoint, when further requests may
+    /// be sent, and when the link ends.
     changed: Condvar,
-    /// Number of the latest attempt to replace the connection. Locked during the replacement.
+    /// Number of the latest attempt to replace the connection. The lock is held during a
+    /// replacement.
     resuming: Mutex<u32>,
-    /// Locked while a received message is counted and handled. The greeting of a new connection
-    /// reports the number of received messages, so each message must be handled completely or not
-    /// at all before that.
+    /// Held while a received message is counted and handled. The greeting on a new connection
+    /// reports the number of received messages. So before that, each message must be handled
+    /// completely or not at all.
     handling: Mutex<()>,
-    /// Whether a copy through the peer's staging buffer has timed out. Such a copy may still
-    /// happen, so the buffer must not be used again. Locked by the thread that moves memory through
-    /// the buffer.
+    /// Whether a copy through the peer's staging buffer has timed out. Such a copy may still access
+    /// the buffer later, so the buffer must not be used again. The lock is held by the thread whose
+    /// transfer uses the buffer.
     pub(crate) staging: Mutex<bool>,
-    /// This side's staging memory for copies from or to device memory, kept for the next copy.
+    /// Host memory for copies to and from local device memory. It is kept for the next copy.
     pub(crate) ring: Mutex<Option<Ring>>,
     pub(crate) has_ended: AtomicBool,
 }
 
-/// Parameters for dialling again, on the side that dialled.
+/// The parameters with which the dialling side replaces a lost connection.
 pub(crate) struct Dial {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) tls: Tls,
-    /// Timeout of the first attempt.
+    /// Timeout for the first attempt.
     pub(crate) timeout: Duration,
-    /// Number of attempts to replace a connection since the session began.
+    /// Number of attempts to replace the connection since the session began.
     pub(crate) attempts: AtomicU32,
 }
 
@@ -81,17 +86,18 @@ pub(crate) struct Dial {
 pub(crate) struct State {
     pub(crate) channel: Option<Channel>,
     pub(super) outbox: Outbox,
-    /// Number of received sequenced messages. `reported` of them were confirmed to the peer.
+    /// Number of received sequenced messages. The first `reported` of them were confirmed to the
+    /// peer.
     pub(crate) received: u64,
     reported: u64,
     heard_at: Instant,
     pub(super) spoke_at: Instant,
-    questions: HashMap<u64, Arc<Question>>,
+    pending: HashMap<u64, Arc<PendingRequest>>,
     /// Number of bytes that pending replies will contain.
     reading: usize,
-    /// Number of bytes in the replies since the last confirmation.
+    /// Number of bytes in the replies that arrived since the last confirmation.
     read_unconfirmed: usize,
-    next_question: u64,
+    next_request: u64,
     pub(crate) served: HashMap<u32, Served>,
     pub(crate) next_served: u32,
     /// Number of handles that are being opened for the peer.
@@ -105,9 +111,9 @@ pub(crate) struct State {
 
 /// The next tasks of the link's thread.
 pub(crate) struct Agenda {
-    /// The latest time at which the thread must check again.
+    /// The latest time at which the thread must wake up.
     pub(crate) wake_at: Instant,
-    /// Whether the thread must make a new connection.
+    /// Whether the thread must dial to replace the connection.
     pub(crate) dials: bool,
 }
 
@@ -149,10 +155,10 @@ impl Session {
                 reported: 0,
                 heard_at: now,
                 spoke_at: now,
-                questions: HashMap::new(),
+                pending: HashMap::new(),
                 reading: 0,
                 read_unconfirmed: 0,
-                next_question: 1,
+                next_request: 1,
                 served: HashMap::new(),
                 next_served: 1,
                 opening: 0,
@@ -172,7 +178,7 @@ impl Session {
         if let Some(data) = &session.data {
             session.say_address(data.address()?)?;
         }
-        // Messages may have arrived right after the greeting.
+        // Wake the link's thread, because messages may have arrived right after the greeting.
         session.wake();
         Ok(session)
     }
@@ -195,7 +201,6 @@ impl Session {
         &self.wake
     }
 
-    /// Returns the error for a link that has ended for this reason.
     pub(crate) fn ended(&self, why: impl Into<Arc<str>>) -> Error {
         Error::Ended {
             peer: Arc::clone(&self.peer),
@@ -203,7 +208,7 @@ impl Session {
         }
     }
 
-    /// Sends a message. If the connection is lost, the message is sent over the next one.
+    /// Sends a message. If the connection is lost, the message is sent over the next connection.
     pub(crate) fn say(&self, message: &Message<'_>) -> Result<()> {
         let mut state = self.state();
         state.check_alive()?;
@@ -214,10 +219,11 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the peer the address of this side's data endpoint.
+    /// Sends the address of this side's UCX endpoint to the peer.
     ///
     /// # Errors
-    /// Returns an error if the link has ended, or the peer leaves too many addresses unconfirmed.
+    /// Returns an error if the link has ended, or if the peer leaves too many addresses
+    /// unconfirmed.
     pub(super) fn say_address(&self, (generation, address): (u32, Vec<u8>)) -> Result<()> {
         self.say(&Message::Address {
             generation,
@@ -231,41 +237,43 @@ impl Session {
         }
     }
 
-    /// Sends a request. `message` makes the message from the request's number.
+    /// Sends a request. `message` creates the message from the request's number.
     pub(crate) fn ask<'a>(
         &self,
         message: impl FnOnce(u64) -> Message<'a>,
-    ) -> Result<Arc<Question>> {
+    ) -> Result<Arc<PendingRequest>> {
         self.ask_for(None, message)
     }
 
-    /// Sends a request. `mirror` is the mirror if the request opens an event.
+    /// Sends a request, as [`ask`](Self::ask). If the request opens an event, `mirror` is the
+    /// event's mirror.
     pub(crate) fn ask_for<'a>(
         &self,
         mirror: Option<Arc<Mirror>>,
         message: impl FnOnce(u64) -> Message<'a>,
-    ) -> Result<Arc<Question>> {
+    ) -> Result<Arc<PendingRequest>> {
         let mut state = self.wait_for_room()?;
-        let number = state.next_question;
-        state.next_question += 1;
+        let number = state.next_request;
+        state.next_request += 1;
         let message = message(number);
         let reads = match message {
             Message::Read { len, .. } => len as usize,
             _ => 0,
         };
         state.reading += reads;
-        let question = Question::new(mirror, reads);
-        state.questions.insert(number, Arc::clone(&question));
+        let pending = PendingRequest::new(mirror, reads);
+        state.pending.insert(number, Arc::clone(&pending));
         if state.say(&message) {
             drop(state);
             self.wake();
         }
-        Ok(question)
+        Ok(pending)
     }
 
-    /// Waits until the peer has confirmed enough earlier requests.
+    /// Waits until the peer has confirmed so many earlier requests that another one may be sent.
+    /// Fails after [`REPLY_TIMEOUT`].
     fn wait_for_room(&self) -> Result<MutexGuard<'_, State>> {
-        let deadline = Deadline::after(ANSWER_TIMEOUT);
+        let deadline = Deadline::after(REPLY_TIMEOUT);
         let mut state = self.state();
         loop {
             state.check_alive()?;
@@ -281,19 +289,19 @@ impl Session {
         }
     }
 
-    /// Hands a reply to the thread that waits for it.
-    pub(crate) fn answered(&self, number: u64, answer: Result<Answer>) -> Result<(), &'static str> {
+    /// Passes a reply to the thread that waits for it.
+    pub(crate) fn replied(&self, number: u64, reply: Result<Reply>) -> Result<(), &'static str> {
         let mut state = self.state();
-        let question = state.questions.remove(&number);
-        let question = question.ok_or("it replies to an unknown request")?;
-        state.reading -= question.reads;
-        state.read_unconfirmed += question.reads;
-        if let Ok(Answer::Event {
+        let pending = state.pending.remove(&number);
+        let pending = pending.ok_or("it replies to an unknown request")?;
+        state.reading -= pending.reads;
+        state.read_unconfirmed += pending.reads;
+        if let Ok(Reply::Event {
             id,
             completed,
             failures,
-        }) = &answer
-            && let Some(mirror) = &question.mirror
+        }) = &reply
+            && let Some(mirror) = &pending.mirror
         {
             let failures = match state.add_mirror(*id, mirror) {
                 Ok(()) => read_failures(failures, *completed),
@@ -303,15 +311,15 @@ impl Session {
             match failures {
                 Ok(failures) => mirror.begin(*completed, &failures),
                 Err(why) => {
-                    question.answer(Err(Error::Protocol(why)));
+                    pending.reply(Err(Error::Protocol(why)));
                     return Err(why);
                 }
             }
         } else {
             drop(state);
         }
-        let opened = answer.as_ref().ok().and_then(Answer::opened);
-        if !question.answer(answer)
+        let opened = reply.as_ref().ok().and_then(Reply::opened);
+        if !pending.reply(reply)
             && let Some(id) = opened
         {
             // The waiting thread has given up, so close the object that the peer has opened.
@@ -321,13 +329,13 @@ impl Session {
         Ok(())
     }
 
-    /// Records that this side has connected to the peer's data endpoint.
+    /// Records that this side has connected to the peer's UCX endpoint.
     pub(crate) fn note_data_endpoint(&self) {
         self.state().has_data_endpoint = true;
         self.changed.notify_all();
     }
 
-    /// Waits until this side has connected to the peer's data endpoint. Returns at once for a link
+    /// Waits until this side has connected to the peer's UCX endpoint. Returns at once for a link
     /// without UCX.
     pub(crate) fn wait_for_data_endpoint(&self, deadline: Deadline) -> Result<()> {
         let mut state = self.state();
@@ -343,8 +351,8 @@ impl Session {
         }
     }
 
-    /// Ends the link, so that all operations that wait for the peer fail. Does nothing if the link
-    /// has ended.
+    /// Ends the link. All operations that wait for the peer fail with `why`. Does nothing if the
+    /// link has already ended.
     pub(crate) fn end(&self, why: Error, say_bye: bool) {
         let mut state = self.state();
         if state.ended.is_some() {
@@ -357,23 +365,23 @@ impl Session {
         }
         state.ended = Some(why.clone());
         self.has_ended.store(true, Ordering::Release);
-        let questions = std::mem::take(&mut state.questions);
+        let pending = std::mem::take(&mut state.pending);
         let mirrors = std::mem::take(&mut state.mirrors);
         let served = std::mem::take(&mut state.served);
         let channel = state.channel.take();
         let stager = state.stager.take();
         state.outbox.clear();
         drop(state);
-        // Wake the waiters of mirrors first, because there may be many, and closing the data path
+        // First wake all threads that wait for mirrors or replies, because closing the data path
         // takes time.
         for mirror in mirrors.into_values().filter_map(|mirror| mirror.upgrade()) {
             mirror.abandon();
         }
-        for question in questions.into_values() {
-            question.answer(Err(why.clone()));
+        for pending in pending.into_values() {
+            pending.reply(Err(why.clone()));
         }
         self.changed.notify_all();
-        // After `close`, UCX moves no more bytes, so memory that was open for the peer can be
+        // After `close`, UCX transfers no more bytes, so memory that was open for the peer may be
         // unmapped.
         if let Some(data) = &self.data {
             data.close();
@@ -388,10 +396,10 @@ impl Session {
         self.wake();
     }
 
-    /// Replaces the connection by a new one, on which the peer's greeting named this session.
-    /// `connect` sends this side's greeting and returns the connection.
+    /// Replaces the connection by a new one, over which the peer has sent a greeting for this
+    /// session. `connect` sends this side's greeting and returns the connection.
     ///
-    /// An attempt that arrives after a later one is refused, because its greeting is out of date.
+    /// Rejects an attempt that arrives after a later attempt, because its greeting is out of date.
     pub(crate) fn resume(
         &self,
         connect: impl FnOnce(&Hello) -> Result<Greeted>,
@@ -423,10 +431,10 @@ impl Session {
         Ok(())
     }
 
-    /// Drops the connection, with the received messages that were not handled. The peer sends these
-    /// messages again. Returns the greeting for the new connection.
+    /// Drops the connection, together with received messages that were not handled. The peer will
+    /// send these messages again. Returns this side's greeting for the new connection.
     fn begin_resumption(&self, attempt: u32, hello: &Hello) -> Result<Hello> {
-        // Wait until another thread has handled its message and has counted it as received.
+        // Wait until another thread has handled and counted the message that it is processing.
         let _turn = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         state.check_alive()?;
@@ -449,7 +457,7 @@ impl Session {
         if channel.fill() {
             state.note_heard();
         }
-        // A confirmation may be due that could not be queued before the last one was sent.
+        // A confirmation may be due that could not be queued while an earlier one was unsent.
         let had_room = state.has_room();
         state.confirm_if_due();
         if !had_room && state.has_room() {
@@ -458,9 +466,9 @@ impl Session {
         Ok(())
     }
 
-    /// Handles the next received message. Each message is handled exactly once, even if a new
-    /// connection replaces this one: a message is either counted and handled, or sent again.
-    /// Returns `false` if there is no message.
+    /// Handles the next received message. Returns `false` if there is none. Each message is handled
+    /// exactly once, even if a new connection replaces this one: a message is either counted and
+    /// handled, or sent again.
     pub(crate) fn handle_next(
         &self,
         handle: impl FnOnce(Message<'_>) -> Result<()>,
@@ -493,7 +501,8 @@ impl Session {
         Ok(true)
     }
 
-    /// Drops messages that the peer has received.
+    /// Drops sent messages that the peer has confirmed. `received` is the number of messages that
+    /// the peer has received since the session began.
     pub(crate) fn confirmed(&self, received: u64) -> Result<(), &'static str> {
         let mut state = self.state();
         let had_room = state.has_room();
@@ -509,7 +518,7 @@ impl Session {
         self.state().outbox.has_told_enough()
     }
 
-    /// Returns what the link's thread must do next, or the error with which the link has ended.
+    /// Returns the next tasks of the link's thread, or the error with which the link has ended.
     pub(crate) fn agenda(&self) -> Result<Agenda> {
         let now = Instant::now();
         let mut state = self.state();

@@ -1,21 +1,25 @@
-//! Sending, confirming, and the limit on pending requests.
+//! Sends and confirms messages, and limits the number of pending requests.
 
 use super::State;
 use crate::control::channel::Channel;
 use crate::control::message::Message;
 use crate::error::Result;
 use crate::event::Mirror;
-use crate::tuning::{ACK_EVERY, MAX_READING};
+use crate::tuning::MAX_READING;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Number of received messages after which a confirmation is sent at once. With a smaller number,
+/// more confirmations are sent. With a larger number, the peer has to store more messages.
+const ACK_EVERY: u64 = 64;
 
 impl State {
     pub(crate) fn check_alive(&self) -> Result<()> {
         self.ended.clone().map_or(Ok(()), Err)
     }
 
-    /// Queues a message and sends as much as the socket accepts. Returns `true` if the link's
-    /// thread must send the rest.
+    /// Queues a message, and sends as many queued bytes as the socket accepts. Returns `true` if
+    /// the link's thread must send the rest.
     pub(crate) fn say(&mut self, message: &Message<'_>) -> bool {
         if self.ended.is_some() {
             return false;
@@ -28,7 +32,7 @@ impl State {
         self.send().unwrap_or(true)
     }
 
-    /// Sends as many queued messages as the socket accepts. Returns `true` if messages are left.
+    /// Sends as many queued messages as the socket accepts. Returns `true` if some are left.
     pub(super) fn send(&mut self) -> std::io::Result<bool> {
         let Some(channel) = &mut self.channel else {
             return Ok(false);
@@ -49,7 +53,7 @@ impl State {
         }
     }
 
-    /// Returns `true` if unsent bytes wait for the socket to accept them.
+    /// Returns `true` if unsent bytes or messages remain.
     pub(crate) fn wants_write(&self) -> bool {
         let waits = |channel: &Channel| channel.wants_write() || self.outbox.has_more();
         self.channel
@@ -57,9 +61,9 @@ impl State {
             .is_some_and(|channel| !channel.is_over() && waits(channel))
     }
 
-    /// Confirms the received messages. This also shows that this side is alive.
+    /// Sends a confirmation of all received messages. It also shows that this side is alive.
     pub(crate) fn confirm(&mut self) {
-        // The time is set even if the confirmation cannot be sent, so that the next attempt comes
+        // Set the time even if the confirmation cannot be sent, so that the next attempt follows
         // after the usual interval.
         self.spoke_at = Instant::now();
         let Some(channel) = &mut self.channel else {
@@ -70,7 +74,7 @@ impl State {
             self.reported = received;
             self.read_unconfirmed = 0;
         }
-        // The link's thread notices errors, and sends the bytes that the socket does not accept
+        // The link's thread handles errors, and sends the bytes that the socket does not accept
         // now.
         let _ = channel.flush();
     }
@@ -113,7 +117,7 @@ impl State {
         self.reported = self.received;
         self.read_unconfirmed = 0;
         self.channel = Some(channel);
-        // If this fails, the channel is over, and the link's thread notices that.
+        // If sending fails, the channel is over, and the link's thread drops it.
         let _ = self.send();
         Ok(())
     }

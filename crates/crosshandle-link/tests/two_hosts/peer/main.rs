@@ -197,7 +197,7 @@ impl Peer {
             }
             ["accept", ..] => {
                 let listener = self.listener.as_ref().ok_or("it does not listen")?;
-                self.links.push(listener.accept(Some(millis(1)?))?);
+                self.links.push(listener.accept_timeout(millis(1)?)?);
                 format!("{:x}", self.links[self.links.len() - 1].peer_host())
             }
             ["connect", address, rest @ ..] => {

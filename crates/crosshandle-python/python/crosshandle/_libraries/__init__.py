@@ -1,4 +1,4 @@
-"""Support for streams, memory and modules of other libraries.
+"""Support for other libraries' streams, memory and modules.
 
 Each module is imported on first use.
 """

@@ -1,4 +1,4 @@
-"""Streams of other libraries as queues of a context."""
+"""Wraps other libraries' streams as `Queue` objects."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from .._crosshandle import Context, Device, Event, Queue
 from .._errors import Error, InvalidArgumentError
 from .._sharing import default_context
 
-# The maximum number of streams that are kept as queues. A program that alternates between more
-# streams adopts them again each time, which takes some microseconds.
+# Maximum number of adopted queues in the cache. If a program alternates between more streams, this
+# module adopts them again each time, which takes a few microseconds.
 _MOST = 64
 
-# The stream numbers that every context has.
+# The handles of the default streams, which are valid on every device.
 _DEFAULT = (0, 1)
 
 _lock = threading.Lock()
-# Adopted queues, by device and stream number. A queue keeps its stream's object alive. A stream
-# that was adopted by its number alone is not in this table, because the stream may end and the
-# driver may reuse its number. The exception is the default streams, which never end.
+# A cache of adopted queues, by device name and stream handle. A queue keeps the stream object
+# alive. If a program passed only a handle, the queue is not cached, because the stream may be
+# destroyed and the driver may reuse its handle. The default streams are an exception, because they
+# always exist.
 _adopted: OrderedDict[tuple[str, int], Queue] = OrderedDict()
-# Queues of this module, by device. Each one waits for one event at a time, so that no wait has to
-# queue behind another.
+# Queues that this module has created, by device name. A queue that is waiting for an event is not
+# used for another wait, so that no wait is delayed by another.
 _own: dict[str, list[Queue]] = {}
-# The maximum number of queues in `_own` for each device. If more waits are pending at a time, some
-# of them queue behind others.
+# Maximum number of queues in `_own` for each device. If more waits are pending, some of them wait
+# behind others.
 _MOST_OWN = 32
 
 
 @atexit.register
 def _let_go() -> None:
-    """Drops all queues before their streams end, because the interpreter ends the libraries in any
-    order."""
+    """Drops all queues when the interpreter exits, before the libraries destroy the streams."""
     with _lock:
         queues = [_adopted.pop(key) for key in list(_adopted)]
         own = [_own.pop(device) for device in list(_own)]
@@ -42,7 +42,7 @@ def _let_go() -> None:
 
 
 def number_of(stream: Any) -> int:
-    """Returns the driver's number of a stream. The default stream has number 0."""
+    """Returns the driver's handle of a stream as an integer. The default stream has handle 0."""
     if isinstance(stream, int):
         return stream
     protocol = getattr(stream, "__cuda_stream__", None)
@@ -53,7 +53,7 @@ def number_of(stream: Any) -> int:
     for name in ("cuda_stream", "ptr", "handle"):
         number = getattr(stream, name, None)
         if number is not None:
-            # In numba the number is a ctypes pointer, whose value is None for a null pointer.
+            # For numba streams, the handle is a ctypes pointer. Its value is None if it is null.
             return int(getattr(number, "value", number) or 0)
     if hasattr(stream, "handle"):
         return 0
@@ -63,7 +63,7 @@ def number_of(stream: Any) -> int:
 
 
 def _device_of(stream: Any) -> str | None:
-    """Returns the name of a stream's device, or None if the stream object does not have it."""
+    """Returns the name of a stream's device, or None if the stream object does not contain it."""
     for name in ("device_index", "device_id"):
         index = getattr(stream, name, None)
         if isinstance(index, int) and index >= 0:
@@ -72,7 +72,7 @@ def _device_of(stream: Any) -> str | None:
     if isinstance(index, int):
         return f"cuda:{index}"
     if type(stream).__module__.partition(".")[0] == "cupy":
-        # CuPy's default stream has no device of its own: it belongs to the current device.
+        # CuPy's default stream object has no device. It refers to the current device.
         import cupy
 
         return f"cuda:{cupy.cuda.runtime.getDevice()}"
@@ -87,11 +87,11 @@ def _devices() -> list[str]:
 
 
 def queue(stream: Any, context: Context | None = None) -> Queue:
-    """Returns the queue that adopts a stream. The queue belongs to `context`, or to the default
-    context of the stream's device."""
+    """Returns a queue that submits its commands to a stream. The queue belongs to `context`
+    (default: the default context for the stream's device)."""
     number = number_of(stream)
     if context is not None:
-        # The caller keeps this queue alive, so it is not added to `_adopted`.
+        # The caller owns this queue, so it is not added to the cache.
         return context._adopt_stream(number, stream)
     named = _device_of(stream)
     return _queue_on(number, stream, [named] if named is not None else _devices())
@@ -106,8 +106,8 @@ def _known(device: str, number: int) -> Queue | None:
 
 
 def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
-    # The numbers of the default streams are the same on every device. Any other number belongs to
-    # one device, so it is looked up among the known streams first, which needs no context.
+    # A handle other than those of the default streams belongs to exactly one device. Search the
+    # cache for it first, because that needs no context.
     if number not in _DEFAULT:
         for device in devices:
             known = _known(device, number)
@@ -129,7 +129,7 @@ def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
         with _lock:
             _adopted[device, number] = adopted
             idle = [key for key, queue in _adopted.items() if queue.idle] if len(_adopted) > _MOST else []
-            # The queues are dropped after the lock is released.
+            # Remove idle queues from the cache. They are dropped after the lock is released.
             dropped = [_adopted.pop(key) for key in idle[: len(_adopted) - _MOST]]
         del dropped
         return adopted
@@ -138,12 +138,12 @@ def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
 
 
 def signal(event: Event, stream: Any) -> int:
-    """Makes a stream signal an event. Returns the signal's number."""
+    """Makes a stream signal an event after its submitted work. Returns the signal's number."""
     return queue(stream).signal(event)
 
 
 def wait(event: Event, stream: Any, value: int | None = None, device: str | None = None) -> None:
-    """Makes a stream wait for a signal of an event (default: the latest)."""
+    """Makes a stream wait for signal `value` of an event (default: the latest signal)."""
     if device is not None:
         _queue_on(number_of(stream), stream, [device]).wait(event, value)
     else:
@@ -151,17 +151,18 @@ def wait(event: Event, stream: Any, value: int | None = None, device: str | None
 
 
 def waiting(event: Event, value: int, device: str) -> int:
-    """Returns the number of a stream of `device` that waits for a signal.
+    """Returns the handle of a stream on `device` that waits for signal `value` of an event.
 
-    Waiting for that stream means waiting for the signal.
+    Work that waits for this stream therefore also waits for the signal.
     """
     with _lock:
-        # No lock is needed. If two threads choose the same idle queue, one of their waits queues
-        # behind the other.
+        # Two threads may still choose the same idle queue. Then one of their waits is behind the
+        # other, which is harmless.
         own = _own.setdefault(device, [])
         chosen = next((queue for queue in own if queue.idle), None)
         if chosen is None and len(own) >= _MOST_OWN:
-            # The queues are in the order of their last use, so this one is the least recently used.
+            # The queues are in the order of their last use, so the first one is the least recently
+            # used.
             chosen = own[0]
         if chosen is not None:
             own.remove(chosen)

@@ -1,4 +1,4 @@
-"""Models of a store for torch, as dicts of tensors and in modules."""
+"""Loads a store's model into torch, as a dict of tensors or into a module."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ def load_state_dict(
     prefix: str = "",
     strict: bool = True,
 ) -> dict[str, Any]:
-    """Returns the tensors of a model by name, without a copy.
+    """Returns a model's tensors by name, without a copy.
 
-    `name` is the name of a model that a holder keeps, or an open `Model`. With a `module`, the
-    tensors become its parameters and buffers. Build the module on `meta`, where it takes neither
-    time nor memory:
+    `name` is the name of a model that a holder keeps, or an open `Model`. With `module`, the
+    tensors also replace the module's parameters and buffers. Create the module on the device
+    `meta`, where it takes neither time nor memory:
 
         with torch.device("meta"):
             module = Transformer(config)
         crosshandle.torch.load_state_dict("llama-70b", module)
 
     The weights are read-only, so gradients and optimisers need a copy. The weights stay mapped as
-    long as one of the tensors lives. `place` is as for `crosshandle.store.open`. With `"agreed"`,
-    the addresses are the same in each process, as captured graphs require. With `prefix`, only
-    tensors whose names start with it are used, and the prefix is removed from their names.
+    long as any of the tensors lives. `place` has the same meaning as for `crosshandle.store.open`.
+    With `"agreed"`, the addresses are the same in each process, which captured graphs require. With
+    `prefix`, uses only tensors whose names start with the prefix, and removes the prefix from their
+    names.
 
-    Tensors that are missing in the module or in the model are an error unless `strict` is False.
-    With `strict=False`, buffers that the model's files do not contain stay on `meta`.
+    If a tensor is missing in the module or in the model, raises an exception unless `strict` is
+    False. With `strict=False`, buffers that the model does not contain stay on `meta`.
     """
     model = name
     if not isinstance(model, store.Model):
@@ -43,9 +44,9 @@ def load_state_dict(
         key.removeprefix(prefix): model.get_tensor(key, "torch") for key in model.keys() if key.startswith(prefix)
     }
     if module is not None:
-        # An assigned parameter takes `requires_grad` from the parameter that it replaces, so clear
-        # the flag there first. Read-only memory cannot store a gradient, and integer tensors cannot
-        # have one. A parameter may have several names.
+        # torch copies `requires_grad` from a replaced parameter to the new one. Clear it first,
+        # because the weights are read-only, and integer tensors cannot have a gradient. A parameter
+        # may have several names.
         named = module.named_parameters(remove_duplicate=False)
         frozen = [own for name, own in named if name in tensors and own.requires_grad]
         try:

@@ -1,9 +1,9 @@
-"""Unified shared memory (USM) of dpctl and dpnp, through the Unified Runtime adapter that the
-process has loaded.
+"""Shares unified shared memory (USM) with dpctl and dpnp, through the Unified Runtime adapter that
+the process has loaded.
 
-The SYCL runtime of these libraries only accepts pointers that its adapter knows. So the adapter
-opens received memory a second time, in the context of a SYCL queue. For memory that the adapter
-allocated, the adapter also makes the handle.
+The SYCL runtime of these libraries accepts only pointers that its adapter knows. Therefore the
+adapter opens received memory a second time, in the context of a SYCL queue. For memory that the
+adapter has allocated, the adapter creates the handle.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from .._errors import Error, ExporterGoneError, InvalidArgumentError, OutOfMemor
 from .._paths import ur_adapter
 from .._sharing import _context_of, default_context
 
-# The version of the adapters' function table, and the size of a handle in bytes.
+# The version of the adapters' function table. `_HANDLE_SIZE` is the size of a handle in bytes.
 _VERSION = 1
 _HANDLE_SIZE = 104
-# Result codes of the functions, as defined by Unified Runtime.
+# Result codes that the functions return. Unified Runtime defines them.
 _SUCCESS = 0
 _INVALID_MEM_OBJECT = 11
 _ERRORS: dict[int, type[Error]] = {
-    # The result for an invalid device.
+    # `UR_RESULT_ERROR_INVALID_DEVICE`
     19: WrongDeviceError,
-    # The results for exhausted host memory, device memory and resources.
+    # Too little host memory, too little device memory, and too few resources.
     38: OutOfMemoryError,
     39: OutOfMemoryError,
     40: OutOfMemoryError,
-    # The result for an unsupported feature.
+    # An unsupported feature.
     44: UnsupportedError,
-    # The result "in event list exec status", which here means that the exporting process has ended.
+    # The code for a failed event in a wait list. The adapters use it if the exporting process has
+    # ended.
     68: ExporterGoneError,
 }
 
 
 class _Functions(ctypes.Structure):
-    """The table that an adapter's `crosshandle_usm_functions` returns."""
+    """The function table that `crosshandle_usm_functions` in an adapter returns."""
 
     _fields_ = (
         ("version", ctypes.c_uint32),
@@ -59,11 +60,11 @@ class _Functions(ctypes.Structure):
 
 
 class _Unknown(Exception):
-    """Raised if an adapter does not know a pointer."""
+    """Raised by `_Adapter` if the adapter does not know a pointer."""
 
 
 class _Adapter:
-    """An adapter that this process has loaded."""
+    """A Unified Runtime adapter from this package that the process has loaded."""
 
     def __init__(self, functions: Any):
         self._functions = functions
@@ -77,16 +78,16 @@ class _Adapter:
         raise _ERRORS.get(result, InvalidArgumentError)(text)
 
     def handle(self, address: int) -> tuple[bytes, int]:
-        """Returns the handle of the allocation that contains an address, and the address's offset
-        in it."""
+        """Returns a handle to the allocation that contains an address, and the offset of the
+        address in the allocation."""
         handle, offset = ctypes.create_string_buffer(_HANDLE_SIZE), ctypes.c_size_t()
         self._check(self._functions.handle(address, _HANDLE_SIZE, handle, ctypes.byref(offset)))
         return handle.raw, offset.value
 
     def open(self, beside: int, handle: bytes) -> tuple[int, int]:
-        """Opens memory in the context of the pointer `beside`.
+        """Opens memory in the SYCL context that contains the allocation `beside`.
 
-        Returns the address of the memory, and the number of the context.
+        Returns the address of the opened memory, and the adapter's number for the context.
         """
         memory, context = ctypes.c_void_p(), ctypes.c_uint64()
         result = self._functions.open(beside, handle, len(handle), ctypes.byref(memory), ctypes.byref(context))
@@ -94,21 +95,22 @@ class _Adapter:
         return memory.value or 0, context.value
 
     def close(self, context: int, address: int) -> None:
-        """Closes memory that `open` opened. Does nothing if the context has ended, because that
-        closed the memory."""
+        """Closes memory that `open` has opened. Does nothing if the context was destroyed, because
+        that has closed the memory already."""
         self._functions.close(context, address)
 
 
 _lock = threading.Lock()
-# Loaded adapters, by path of the library. An adapter is never unloaded.
+# Loaded adapters, by the path of their library. An adapter is never unloaded.
 _adapters: dict[str, _Adapter] = {}
 
 
 def adapters(again: bool = False) -> list[_Adapter]:
-    """Returns this package's adapters that the process has loaded. Loads none.
+    """Returns this package's Unified Runtime adapters that the process has loaded. Does not load
+    any.
 
-    The adapters are searched in the process once. With `again`, they are searched again to find
-    later ones.
+    Searches the process only if no adapter is known. With `again`, searches in any case, to find
+    adapters that were loaded later.
     """
     with _lock:
         if again or not _adapters:
@@ -120,7 +122,7 @@ def adapters(again: bool = False) -> list[_Adapter]:
 
 
 def _mapped() -> list[str]:
-    """Returns the paths of adapters among the files that this process has mapped."""
+    """Returns the paths of all adapter libraries that this process has mapped."""
     paths: dict[str, None] = {}
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
@@ -145,9 +147,9 @@ def _adapter_at(path: str) -> _Adapter | None:
 
 
 def _tried() -> Iterator[_Adapter]:
-    """Yields each adapter once.
+    """Yields each loaded adapter once.
 
-    The process is searched for further adapters only after the caller has tried the known ones.
+    Searches the process for further adapters only after the caller has tried all known ones.
     """
     known = adapters()
     yield from known
@@ -171,18 +173,18 @@ def _setting() -> str:
     return f"UR_ADAPTERS_FORCE_LOAD={path} and CROSSHANDLE_UR_BACKEND=opencl"
 
 
-# Open memory, by `id` of its object. No lock protects this dictionary, because a destructor that
-# needs the lock could run while the lock is held.
+# Memory that adapters have opened, by the `id` of its `_Opened`. No lock protects this dictionary,
+# because a destructor could run while its own thread holds the lock.
 _opened: dict[int, weakref.ref[_Opened]] = {}
 
 
 class _Opened:
-    """Memory that an adapter has opened, in the form that dpctl accepts. dpctl's memory object
-    keeps this object alive, and its destructor closes the memory."""
+    """Memory that an adapter has opened, as an object that dpctl accepts. dpctl's memory object
+    keeps this object alive. The destructor of this object closes the memory."""
 
     def __init__(self, array: Array, adapter: _Adapter, opened: tuple[int, int], extent: tuple[int, int], queue: Any):
         self._adapter, (self.address, self._context) = adapter, opened
-        # The array of this package in the same memory, which is used if the memory is shared again.
+        # The `Array` in the same memory. It is used if the program shares the memory again.
         self.array = array
         first, self.nbytes = extent
         # The address of the array's lowest byte.
@@ -197,22 +199,22 @@ class _Opened:
         }
         _opened[id(self)] = weakref.ref(self)
 
-    # `_opened` is bound as a default argument, because the interpreter may clear the module's names
-    # before the last object is destroyed.
+    # Bind `_opened` as a default argument, because the interpreter may clear this module's names
+    # before it destroys the last object.
     def __del__(self, _opened: dict[int, weakref.ref[_Opened]] = _opened) -> None:
         _opened.pop(id(self), None)
         self._adapter.close(self._context, self.address)
 
 
-# For each device on which memory was opened: a queue, memory in the queue's context, and the
+# For each device on which memory was opened: a queue, some memory in the queue's context, and the
 # adapter. The adapter identifies the context by that memory.
 _places: dict[tuple[str, str], tuple[Any, Any, _Adapter]] = {}
 
 
 def _queues() -> Iterator[Any]:
-    """Yields the queues that dpctl and dpnp use by default.
+    """Yields the queue that dpctl and dpnp use by default for each device.
 
-    The first one belongs to the default device.
+    The first queue belongs to the default device.
     """
     import dpctl
 
@@ -221,20 +223,20 @@ def _queues() -> Iterator[Any]:
     except dpctl.SyclDeviceCreationError:
         return
     devices = [first, *(device for device in dpctl.get_devices() if device != first)]
-    # The default device may be missing in dpctl's own lists.
+    # The default device may be missing in the list that dpctl returns.
     for device in devices:
         yield dpctl.get_device_cached_queue(device)
 
 
 def _open_on(queue: Any, handle: bytes) -> tuple[Any, _Adapter, tuple[int, int]]:
-    """Opens memory in the context of a queue.
+    """Opens the memory that `handle` refers to in the SYCL context of a queue.
 
-    Also returns the adapter, and memory of the queue's context by which the adapter identifies the
-    context.
+    Returns some memory in the same context, by which the adapter identifies the context, the
+    adapter, and the result of `_Adapter.open`.
     """
     from dpctl.memory import MemoryUSMDevice
 
-    # Any memory of the context is suitable, because adapters identify a context by its memory.
+    # Allocate one byte in the context, because adapters identify a context by memory in it.
     beside = MemoryUSMDevice(1, queue=queue)
     for adapter in _needed():
         try:
@@ -248,7 +250,8 @@ def _open_on(queue: Any, handle: bytes) -> tuple[Any, _Adapter, tuple[int, int]]
 
 
 def _open_somewhere(handle: MemoryHandle) -> tuple[Any, _Adapter, tuple[int, int]]:
-    """Opens memory on the dpctl device that it belongs to. Also returns a queue of that device."""
+    """Opens the memory that `handle` refers to on the dpctl device that contains it. Returns a
+    queue on that device, the adapter, and the result of `_Adapter.open`."""
     data, key = bytes(handle), (handle.backend, handle.device_uuid)
     known = _places.get(key)
     if known is not None:
@@ -256,7 +259,8 @@ def _open_somewhere(handle: MemoryHandle) -> tuple[Any, _Adapter, tuple[int, int
         try:
             return queue, adapter, adapter.open(beside._pointer, data)
         except _Unknown:
-            # The call fails if the context has ended, so forget that context.
+            # The adapter does not know the memory any more, because its context was destroyed.
+            # Forget the context.
             del _places[key]
     refused: Error | None = None
     for queue in _queues():
@@ -274,8 +278,8 @@ def _open_somewhere(handle: MemoryHandle) -> tuple[Any, _Adapter, tuple[int, int
 
 
 def memory_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: Any) -> Any:
-    """Returns dpctl memory for `nbytes` bytes of an array, which start at byte `first` of the
-    handle's memory."""
+    """Returns a dpctl memory object over `nbytes` bytes of an array. They start at byte `first` of
+    the memory that `handle` refers to."""
     from dpctl.memory import as_usm_memory
 
     if nbytes == 0:
@@ -288,8 +292,8 @@ def memory_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue
 
 
 def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: Any) -> Any:
-    """Returns a dpnp array of the same elements, whose lowest byte is byte `first` of the handle's
-    memory."""
+    """Returns a dpnp array that shares the elements of `array`. Their lowest byte is byte `first`
+    of the memory that `handle` refers to."""
     import dpnp
 
     try:
@@ -302,7 +306,7 @@ def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: 
     if any(stride % size for stride in array.strides):
         raise ValueError(f"dpnp does not support strides ({array.strides}) that are not multiples of {size} bytes")
     memory = memory_of(array, handle, first, nbytes, queue)
-    # The distance from the lowest byte to the first element.
+    # The distance in bytes from the lowest byte to the first element.
     offset = sum(-stride * (length - 1) for length, stride in zip(array.shape, array.strides) if stride < 0)
     made = dpnp.ndarray(
         array.shape, dtype, buffer=memory, offset=offset // size, strides=array.strides, sycl_queue=memory.sycl_queue
@@ -313,10 +317,10 @@ def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: 
 
 
 def adopt(group: list[_rust.Foreign], owners: list[Any]) -> list[tuple[Context, Array | Exception]]:
-    """Adopts dpctl and dpnp arrays, which are in unified shared memory.
+    """Adopts dpctl and dpnp arrays, which means that it shares their memory without a copy.
 
-    For each array, returns its context, and the adopted array or the error that says why it cannot
-    be shared.
+    For each array, returns its context, and either the adopted array or the exception that says why
+    the array cannot be shared.
     """
     made: dict[bytes, Array] = {}
     return [_adopt_one(one, owner, made) for one, owner in zip(group, owners)]
@@ -338,11 +342,11 @@ def _adopt_one(one: _rust.Foreign, owner: Any, made: dict[bytes, Array]) -> tupl
         except _Unknown:
             continue
         except Error as error:
-            # The error is returned and not raised, because the caller may still copy the array.
+            # Return the error instead of raising it, because the caller may still copy the array.
             refused = error
             continue
         return context, _rust.laid_over(made[handle], one, inside)
-    # Level Zero may know the driver's own allocations without an adapter.
+    # Level Zero may be able to share its own allocations without an adapter.
     for device in Device.all():
         if device.backend == "level_zero":
             (adopted,) = _rust.adopt_all(default_context(device.name), [one], [owner])

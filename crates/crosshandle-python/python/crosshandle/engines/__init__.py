@@ -1,8 +1,8 @@
-"""Loaders with which inference engines get weights from a holder instead of from files.
+"""Model loaders for inference engines. They get the weights from a holder instead of from files.
 
-`vllm` and `sglang` register themselves as plugins of their engine through this package's entry
-points, so nothing has to be imported. `transformers` models need no loader: use
+The engines vLLM and SGLang find the modules `vllm` and `sglang` as plugins through this package's
+entry points, so programs need not import them. `transformers` models need no loader: use
 `crosshandle.torch.load_state_dict`.
 
-Both engines accept the settings of `Settings` in `--model-loader-extra-config`.
+Both engines accept the fields of `_settings.Settings` in `--model-loader-extra-config`.
 """

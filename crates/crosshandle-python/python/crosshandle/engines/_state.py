@@ -1,10 +1,10 @@
-"""Publishing the tensors that an engine has loaded and processed, and mapping them into another
-module.
+"""Publishes the tensors that an engine has loaded and processed, and maps them into the module of
+another engine process.
 
-Engines repack weights after loading, so they do not compute with the tensors of the files. This
-module publishes all tensors of a PyTorch module: parameters, persistent and non-persistent buffers,
-and tensors that are plain attributes. A tensor with several names is stored once, and is one tensor
-again after mapping.
+Engines repack weights after loading, so the tensors that they compute with differ from those in the
+files. This file publishes all tensors in a PyTorch module: parameters, persistent and
+non-persistent buffers, and tensors that are plain attributes. A tensor with several names is
+published once, and becomes one tensor with several names again when it is mapped.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import torch
 from .. import store
 
 KEY = "crosshandle.engine-state"
-"""The metadata key whose value describes the tensors."""
+"""The metadata key under which a published model describes its tensors."""
 _FORMAT = 1
 
 
 class OtherState(store.StoreError, ValueError):
-    """The published weights belong to another configuration of the engine."""
+    """The published weights come from an engine with another configuration."""
 
 
 def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Yields the name, the kind and the tensor of each tensor of a module."""
+    """Yields each tensor in a module, with its name and its kind: `(name, kind, tensor)`."""
     for path, part in module.named_modules(remove_duplicate=False):
         prefix = f"{path}." if path else ""
         for kind, found in (("parameter", part._parameters), ("buffer", part._buffers), ("attribute", part.__dict__)):
@@ -37,14 +37,15 @@ def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]
 
 
 def _order(tensor: torch.Tensor) -> list[int]:
-    """Returns the dimensions by decreasing stride. A dense tensor has no gaps in this order."""
+    """Returns the dimensions in the order of decreasing strides. A dense tensor that is permuted to
+    this order is contiguous."""
     return sorted(range(tensor.dim()), key=lambda at: -tensor.stride(at))
 
 
 def publish(
     where: store.Store, name: str, module: torch.nn.Module, fingerprint: Mapping[str, Any], *, device: str
 ) -> store.Published:
-    """Publishes all tensors of a module, for engines with the same fingerprint."""
+    """Publishes all tensors in a module. Only engines with the same fingerprint can map them."""
     tensors: dict[str, torch.Tensor] = {}
     known: dict[tuple[Any, ...], str] = {}
     described: dict[str, dict[str, Any]] = {}
@@ -62,10 +63,11 @@ def publish(
 
 
 def adopt(module: torch.nn.Module, model: store.Model, fingerprint: Mapping[str, Any]) -> int:
-    """Replaces the tensors of a module by the published ones without a copy. Returns their number.
+    """Replaces the tensors in a module by the published tensors, without a copy. Returns the number
+    of tensors.
 
-    The module may be on `meta`. Raises `OtherState`, and changes nothing, if the tensors have
-    another fingerprint.
+    The module may be on the device `meta`. If the fingerprint of the published tensors differs,
+    raises `OtherState` and does not change the module.
     """
     text = model.metadata().get(KEY)
     found = json.loads(text) if text is not None else {}
@@ -102,7 +104,7 @@ def _put(
     objects: dict[tuple[str, str], torch.Tensor],
 ) -> None:
     if kind == "parameter":
-        # The names of tied parameters refer to the same object, so make one object for them.
+        # Tied parameters are one object with several names, so create only one object for them.
         if (kept, kind) not in objects:
             objects[kept, kind] = _parameter(part._parameters.get(leaf), tensor)
         tensor = objects[kept, kind]
@@ -120,8 +122,8 @@ def _put(
 
 
 def _parameter(before: torch.nn.Parameter | None, tensor: torch.Tensor) -> torch.nn.Parameter:
-    """Makes a parameter for a mapped tensor. It gets the attributes that the engine has set on the
-    parameter `before`, such as a loader for later updates."""
+    """Creates a parameter from a mapped tensor. Copies the attributes that the engine has set on
+    the previous parameter, such as a loader for later updates."""
     made = torch.nn.Parameter(tensor, requires_grad=False)
     for key, value in getattr(before, "__dict__", {}).items():
         setattr(made, key, value)
@@ -129,6 +131,6 @@ def _parameter(before: torch.nn.Parameter | None, tensor: torch.Tensor) -> torch
 
 
 def left_on_meta(module: torch.nn.Module) -> list[str]:
-    """Returns the names of the module's tensors that are still on `meta` because they were not
-    published."""
+    """Returns the names of the tensors in the module that are still on the device `meta`, because
+    they were not published."""
     return [key for key, _, tensor in _entries(module) if tensor.device.type == "meta"]

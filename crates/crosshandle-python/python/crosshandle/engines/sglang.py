@@ -1,12 +1,13 @@
-"""SGLang: weights from a holder, with settings in `--model-loader-extra-config`.
+"""Model loader for SGLang, which gets the weights from a holder.
 
     crosshandle load model.safetensors.index.json --name llama-70b --device cuda:0
     python -m sglang.launch_server … \\
         --model-loader-extra-config '{"crosshandle": {"name": "llama-70b"}}'
 
-The model's loading code gets the holder's tensors, and copies the needed parts on the device. This
-works for any model, any quantization and any number of ranks. SGLang has a fixed list of load
-formats. So the settings choose this loader, and `--load-format` stays `auto`.
+The model's own loading code receives the holder's tensors, and copies the parts that it needs on
+the device. This works for any model, any quantization and any number of ranks. SGLang has a fixed
+list of load formats. Therefore the key `crosshandle` in the settings selects this loader, and
+`--load-format` stays `auto`.
 
 SGLang finds this module as a plugin through the entry point `crosshandle` of `sglang.srt.plugins`.
 """
@@ -33,7 +34,7 @@ def _ranks() -> Ranks:
 
 
 class CrosshandleModelLoader(DefaultModelLoader):
-    """Loads a model from a holder. SGLang processes the weights as if they came from files."""
+    """Loads a model's weights from a holder. SGLang processes them as if they came from files."""
 
     def __init__(self, load_config: Any):
         extra = dict(load_config.model_loader_extra_config or {})
@@ -44,7 +45,7 @@ class CrosshandleModelLoader(DefaultModelLoader):
         self._store = self._settings.store()
 
     def download_model(self, model_config: Any) -> None:
-        """Checks that the holder has the weights. Nothing is downloaded."""
+        """Checks that the holder has the weights. Downloads nothing."""
         self._store.open(self._settings.name_for(_ranks()), self._settings.expected_hash).close()
 
     def _get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -52,13 +53,14 @@ class CrosshandleModelLoader(DefaultModelLoader):
         with held:
             for name in held.keys():
                 yield name, held.get_tensor(name, "torch")
-            # The copies of the last tensors may still be running.
+            # Copies of the last tensors may still be in progress. Wait before the model is closed.
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
 
 
 def choose(original: Callable[..., Any], load_config: Any, *arguments: Any, **named: Any) -> Any:
-    """Returns this loader if the settings name it, and SGLang's choice otherwise."""
+    """Returns this loader if the settings select it. Otherwise returns the loader that SGLang
+    chooses."""
     if FORMAT in (load_config.model_loader_extra_config or {}):
         return CrosshandleModelLoader(load_config)
     return original(load_config, *arguments, **named)

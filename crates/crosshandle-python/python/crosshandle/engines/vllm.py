@@ -1,12 +1,12 @@
-"""vLLM: `--load-format crosshandle`.
+"""Model loader for vLLM, which gets the weights from a holder (`--load-format crosshandle`).
 
     crosshandle load model.safetensors.index.json --name llama-70b --device cuda:0
     vllm serve … --load-format crosshandle --model-loader-extra-config '{"name": "llama-70b"}'
 
-With `name`, the model's loading code gets the holder's tensors, and copies the needed parts on the
-device. This works for any model, any quantization and any number of ranks. If `state` is given too,
-the first engine publishes its processed weights. Later engines map these weights without a copy,
-and skip the processing:
+With `name`, the model's own loading code receives the holder's tensors, and copies the parts that
+it needs on the device. This works for any model, any quantization and any number of ranks. With
+`state` in addition, the first engine publishes its processed weights. Later engines map these
+weights without a copy, and skip the processing:
 
     … --model-loader-extra-config '{"name": "llama-70b", "state": "llama-70b/vllm"}'
 
@@ -42,7 +42,8 @@ def _ranks() -> Ranks:
 
 
 def _fingerprint(model_config: Any, ranks: Ranks, checkpoint: str | None) -> dict[str, Any]:
-    """Returns the properties that two engines must share to have the same weights."""
+    """Returns all properties that influence an engine's processed weights. Engines with equal
+    properties can use the same weights."""
     return {
         "engine": f"vllm {vllm.__version__}",
         "torch": torch.__version__,
@@ -57,30 +58,31 @@ def _fingerprint(model_config: Any, ranks: Ranks, checkpoint: str | None) -> dic
 
 
 class CrosshandleModelLoader(BaseModelLoader):
-    """Loads a model from a holder."""
+    """Loads a model's weights from a holder."""
 
     def __init__(self, load_config: Any):
         super().__init__(load_config)
         self._settings = Settings.read(load_config.model_loader_extra_config)
         self._store = self._settings.store()
-        # The mapped model is kept here, because torch tensors do not keep it.
+        # Hold the mapped model here, because torch tensors do not keep it open.
         self._state_model: store.Model | None = None
 
     def download_model(self, model_config: Any) -> None:
-        """Checks that the holder has the weights. Nothing is downloaded."""
+        """Checks that the holder has the weights. Downloads nothing."""
         if self._settings.name is not None:
             self._open().close()
 
     def load_weights(self, model: Any, model_config: Any) -> None:
-        """Lets the model's own code copy the weights from the holder's memory."""
+        """Runs the model's own loading code, which copies the weights from the holder's memory."""
         with self._open() as held:
             model.load_weights(_tensors(held))
-            # The copies of the last tensors may still be running.
+            # Copies of the last tensors may still be in progress. Wait before the model is closed.
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
 
     def get_external_weight_memory(self, vllm_config: Any) -> int:
-        """Returns the number of bytes of weights that this process does not allocate."""
+        """Returns the size in bytes of the weights that this process maps instead of allocating
+        them."""
         if self._settings.state is None:
             return 0
         held = self._find_state()
@@ -110,8 +112,8 @@ class CrosshandleModelLoader(BaseModelLoader):
         return self._state_model
 
     def _checkpoint(self) -> str | None:
-        """Returns the hash of the checkpoint from which the engine makes its state, or None if the
-        hash is unknown."""
+        """Returns the hash of the checkpoint from which the engine computes its processed weights,
+        or None if the hash is unknown."""
         if self._settings.name is None:
             return self._settings.expected_hash
         with self._open() as held:
@@ -132,8 +134,8 @@ class CrosshandleModelLoader(BaseModelLoader):
         _log.info("the weights are published as %s, with the hash %s", name, published.hash)
         held = self._find_state()
         assert held is not None
-        # Replace the module's own weights by the published ones, so that the weights are in memory
-        # only once.
+        # Replace the module's own weights by the published weights, so that only one copy stays in
+        # memory.
         _state.adopt(module, held, fingerprint)
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -159,7 +161,7 @@ class CrosshandleModelLoader(BaseModelLoader):
                 process_weights_after_loading(module, model_config, target)
         left = _state.left_on_meta(module)
         if left:
-            # Such tensors are also on `meta` after a normal load, if the engine's processing has
+            # After a normal load, such tensors have no bytes either, if the engine's processing has
             # consumed them.
             _log.warning("%d tensors were not published and have no bytes: %s", len(left), ", ".join(left[:5]))
         _log.info("%d tensors of %s are mapped", count, held.name)

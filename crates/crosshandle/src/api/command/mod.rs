@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// A command for a queue: its work, the events that it waits for, and the event that it signals.
 ///
 /// A command keeps the memory, kernels and events that it uses until it is complete. Any thread may
-/// create one.
+/// create commands.
 ///
 /// In this example, an event orders the commands of two queues:
 ///
@@ -72,7 +72,7 @@ impl Command {
     }
 
     /// Creates a command that copies the bytes of `source` to `destination`, a range of the same
-    /// length. The two may overlap.
+    /// length. The two ranges may overlap.
     ///
     /// # Errors
     /// - [`Error::InvalidArgument`] for different lengths.
@@ -91,8 +91,8 @@ impl Command {
     }
 
     /// Creates a command that copies a rectangle of rows. The rectangles begin at the start of
-    /// `source` and of `destination`. They should not overlap, because the bytes in both are
-    /// arbitrary afterwards.
+    /// `source` and of `destination`. The rectangles should not overlap: afterwards, the bytes that
+    /// belong to both are arbitrary.
     ///
     /// # Errors
     /// - [`Error::InvalidArgument`] for pitches that [`Pitches`] does not allow, or if the
@@ -259,7 +259,8 @@ impl Command {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(message)) => message,
                 Err(panic) => {
-                    // Its drop runs the program's code too, which may panic again.
+                    // Dropping the panic's value would run code of the program, which may panic
+                    // again.
                     std::mem::forget(panic);
                     "a function that submits to a driver's queue panicked".into()
                 }

@@ -63,7 +63,7 @@ impl Allocation {
         class: SizeClass,
         options: AllocationOptions,
     ) -> Result<Arc<Self>> {
-        // Memory that importers have closed in the meantime may be enough.
+        // The memory that importers have closed in the meantime may suffice for this allocation.
         core.exporter().reclaim();
         let block = match pool.take_block(class) {
             Some(block) => block,
@@ -141,8 +141,8 @@ impl Allocation {
         &self.core
     }
 
-    /// Returns a reference that keeps the segment, the segment's number for importers, and the
-    /// offset.
+    /// Returns the segment, the number by which importers know it, and the allocation's offset in
+    /// it.
     pub(crate) fn shared_segment(&self) -> (Arc<dyn BackendSegment>, u32, usize) {
         let Block {
             segment, offset, ..
@@ -160,7 +160,7 @@ impl Allocation {
         block.segment.number & DEDICATED != 0 && block.offset == 0
     }
 
-    /// Hands the memory over to a holder, under all handles that were made.
+    /// Hands the memory over to a holder. All existing handles stay valid.
     pub(crate) fn hand_over(&self) {
         for export in self.exports.all() {
             drop(self.core.exporter().hand_over(export.record));
@@ -193,7 +193,7 @@ impl Allocation {
         }
         self.core.check_birth()?;
         let credential = self.export(access)?;
-        // See `free` for the order.
+        // The length is read last, for the reason that `free` explains.
         if self.len.load(Ordering::SeqCst) == 0 {
             return Err(Error::invalid("this memory was just freed"));
         }

@@ -22,7 +22,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, RwLock, Weak};
 
-/// A segment of another process that is mapped here.
+/// A segment of another process that is mapped in this process.
 pub(crate) struct Imported {
     pub(crate) attachment: Arc<Attachment>,
     pub(crate) memory: Arc<dyn BackendSegment>,
@@ -43,8 +43,9 @@ impl Imported {
 
 /// A cached mapping, kept for a time that depends on its kind.
 enum CachedImport {
-    /// Kept as long as the context, because many allocations share the segment.
-    ForContext(Arc<Imported>),
+    /// Kept while no memory in it is open, because many allocations share the segment. The number
+    /// of such segments has a limit, [`MAX_UNUSED`].
+    Shared(Arc<Imported>),
     /// Kept as long as memory in it is open.
     WhileOpen(Weak<Imported>),
 }
@@ -52,7 +53,7 @@ enum CachedImport {
 impl CachedImport {
     fn get(&self) -> Option<Arc<Imported>> {
         match self {
-            Self::ForContext(imported) => Some(Arc::clone(imported)),
+            Self::Shared(imported) => Some(Arc::clone(imported)),
             Self::WhileOpen(imported) => imported.upgrade(),
         }
     }
@@ -60,7 +61,21 @@ impl CachedImport {
     fn is_closed(&self) -> bool {
         matches!(self, Self::WhileOpen(imported) if imported.strong_count() == 0)
     }
+
+    fn is_unused(&self) -> bool {
+        matches!(self, Self::Shared(imported) if Arc::strong_count(imported) == 1)
+    }
+
+    fn has_hung_up(&self) -> bool {
+        matches!(self, Self::Shared(imported) if imported.attachment.is_hung_up())
+    }
 }
+
+/// Mappings and attachments that are no longer needed. Dropping them may call a driver.
+type Unused = (
+    Vec<(SegmentKey, CachedImport)>,
+    Vec<(ContextId, Arc<Attachment>)>,
+);
 
 /// The key of an exporter's segment that is mapped for one kind of access.
 #[derive(PartialEq, Eq)]
@@ -84,7 +99,7 @@ impl SegmentKey {
 /// Memory that is mapped by its driver handle while the exporter is still checking the request.
 struct MappedAhead<'a> {
     backend: &'a dyn BackendContext,
-    /// The memory comes first, so that it is unmapped before its open is no longer counted.
+    /// The memory is the first element, so that it is unmapped while its open is still counted.
     mapped: Cell<Option<(Arc<dyn BackendSegment>, HandleAhead)>>,
 }
 
@@ -99,7 +114,7 @@ impl<'a> MappedAhead<'a> {
     /// Maps the memory if the handle is known. On failure, `finish` tries again and reports the
     /// reason.
     fn map(&self, fields: &Fields, attachment: &Arc<Attachment>) {
-        // Checked first, because most backends take no handles.
+        // This is checked first, because most backends import no driver handles.
         if let Some(handles) = self.backend.driver_handles()
             && let Some(ahead) = attachment.driver_handle(fields)
             && let Ok(memory) = map_by(handles, fields, &ahead.found)
@@ -154,13 +169,13 @@ fn check_extent(fields: &Fields, actual: u64) -> Result<()> {
 
 impl Hash for SegmentKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // One word, because each further one costs time in the table. Few segments are mapped for
-        // both kinds of access.
+        // Only one word is hashed, because each further word would slow down the table. The word
+        // does not depend on the access, because few segments are mapped for both kinds of access.
         state.write_u64(self.context.to_word() ^ u64::from(self.segment));
     }
 }
 
-/// A hasher that only mixes words. That is enough, because the numbers of exporters are random.
+/// A hasher that only mixes words. Mixing suffices, because the numbers of exporters are random.
 #[derive(Default)]
 struct Fold(u64);
 
@@ -182,6 +197,11 @@ impl Hasher for Fold {
     }
 }
 
+/// Maximum number of shared segments without open memory that a context keeps when it maps another
+/// one. An exporter replaces its segments in the course of time, so their number has no other
+/// limit. A segment has at most 64 MiB. Mapping one again takes a request to the exporter.
+const MAX_UNUSED: usize = 16;
+
 /// Maximum number of successive holders of a record that may die during one request before the
 /// record is treated as gone.
 const MAX_TAKEOVERS: u32 = 8;
@@ -189,23 +209,31 @@ const MAX_TAKEOVERS: u32 = 8;
 type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
 /// The exporters that a context is attached to, and their mapped segments.
-#[derive(Default)]
 pub(super) struct Imports {
+    /// Where and how exporters are looked for.
+    pub(super) origin: Origin,
     attachments: RwLock<FoldMap<ContextId, Arc<Attachment>>>,
     segments: RwLock<FoldMap<SegmentKey, CachedImport>>,
 }
 
 impl Imports {
+    pub(super) fn new(origin: Origin) -> Self {
+        Self {
+            origin,
+            attachments: RwLock::default(),
+            segments: RwLock::default(),
+        }
+    }
+
     /// Returns the attachment to a handle's exporter, and connects first if there is none yet.
     #[inline]
     pub(super) fn attachment(
         &self,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
-        self.attachment_by(Route::Exporter, fields, origin, next, deadline)
+        self.attachment_by(Route::Exporter, fields, next, deadline)
     }
 
     #[inline]
@@ -213,7 +241,6 @@ impl Imports {
         &self,
         route: Route,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
@@ -229,7 +256,7 @@ impl Imports {
             }
         }
         drop(attachments);
-        self.attach(key, route, fields, origin, next, deadline)
+        self.attach(key, route, fields, next, deadline)
     }
 
     /// Calls `fetch` with the attachment to the handle's exporter. If the exporter is gone or has
@@ -238,12 +265,11 @@ impl Imports {
     pub(super) fn ask_either<R>(
         &self,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
         mut fetch: impl FnMut(&Arc<Attachment>) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
-        let attachment = self.attachment_by(Route::Exporter, fields, origin, next, deadline);
+        let attachment = self.attachment_by(Route::Exporter, fields, next, deadline);
         let asked = attachment.and_then(|attachment| {
             let fetched = fetch(&attachment)?;
             Ok((attachment, fetched))
@@ -254,8 +280,8 @@ impl Imports {
         };
         let mut takeovers = 0;
         loop {
-            let holder = match self.attachment_by(Route::Holder, fields, origin, next, deadline) {
-                // No holder has the memory, or no longer has it.
+            let holder = match self.attachment_by(Route::Holder, fields, next, deadline) {
+                // No holder has the memory, or its holder no longer has it.
                 Err(Error::ExporterGone { .. } | Error::Stale) => return Err(error),
                 holder => holder?,
             };
@@ -278,23 +304,37 @@ impl Imports {
         key: ContextId,
         route: Route,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
-        let attachment = Attachment::to(fields, route, origin, next, deadline)?;
-        self.drop_hung_up();
+        let attachment = Attachment::to(fields, route, &self.origin, next, deadline)?;
+        drop(self.take_unused(MAX_UNUSED));
         let mut attachments = write(&self.attachments);
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
     }
 
-    /// Drops the attachments to exporters that are gone, and their segments that are not open.
-    pub(super) fn drop_hung_up(&self) {
+    /// Unmaps all segments in which no memory is open, and drops the attachments to exporters that
+    /// are gone.
+    pub(super) fn drop_unused(&self) {
+        drop(self.take_unused(0));
+    }
+
+    /// Removes the attachments to exporters that are gone, and the segments in which no memory is
+    /// open. Keeps the `kept` newest of the shared ones whose exporters still exist.
+    fn take_unused(&self, kept: usize) -> Unused {
         let mut segments = write(&self.segments);
+        let mut unused: Vec<u32> = segments
+            .iter()
+            .filter(|(_, cached)| cached.is_unused())
+            .map(|(key, _)| key.segment)
+            .collect();
+        // An exporter numbers its segments in ascending order.
+        unused.sort_unstable_by(|one, other| other.cmp(one));
+        let last = unused.get(kept).copied();
         let unused: Vec<_> = segments
-            .extract_if(|_, cached| match cached {
-                CachedImport::ForContext(imported) => imported.attachment.is_hung_up(),
-                CachedImport::WhileOpen(_) => cached.is_closed(),
+            .extract_if(|key, cached| {
+                let is_old = cached.is_unused() && last.is_some_and(|last| key.segment <= last);
+                is_old || cached.is_closed() || cached.has_hung_up()
             })
             .collect();
         drop(segments);
@@ -303,8 +343,8 @@ impl Imports {
             .extract_if(|_, attachment| attachment.is_hung_up())
             .collect();
         drop(attachments);
-        // Unmapped and closed without holding a lock.
-        drop((unused, gone));
+        // The caller unmaps the segments, and closes the attachments, without holding a lock.
+        (unused, gone)
     }
 
     /// Returns the segment of a handle's memory, mapped for `access`.
@@ -352,15 +392,15 @@ impl Imports {
             pieces.try_for_each(|(import, part)| segment.add(backend, import, part))
         };
         let ahead = MappedAhead::new(backend);
-        let fetched = core.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
+        let fetched = self.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
             let meanwhile = || ahead.map(fields, attachment);
             attachment.fetch_segment(fields, key.access, deadline, meanwhile, &mut take)
         });
         let (attachment, fetched) = match fetched {
             Ok(fetched) => fetched,
             Err(error) => {
-                // Unmapped on another thread, because there may be thousands of mappings and the
-                // deadline may have passed.
+                // The pieces are unmapped on another thread, because there may be thousands of them
+                // and the deadline may have passed.
                 if let Some(partial) = pieced {
                     driver_jobs::drop_later(partial);
                 }
@@ -421,7 +461,7 @@ impl Imports {
         mapped: &mut Vec<Arc<Imported>>,
     ) -> Result<()> {
         let backend: &dyn BackendContext = &**core.backend();
-        let attachment = core.attachment(&handles[0], First::Memory(access), deadline)?;
+        let attachment = self.attachment(&handles[0], First::Memory(access), deadline)?;
         let ahead = MappedAhead::new(backend);
         let meanwhile = |fields: &Fields| ahead.map(fields, &attachment);
         attachment.fetch_each(handles, access, deadline, meanwhile, |fields, delivery| {
@@ -449,13 +489,15 @@ impl Imports {
             memory,
             _counted,
         });
-        let cached = if key.segment & DEDICATED == 0 {
-            CachedImport::ForContext(Arc::clone(&imported))
+        let is_shared = key.segment & DEDICATED == 0;
+        let cached = if is_shared {
+            CachedImport::Shared(Arc::clone(&imported))
         } else {
             CachedImport::WhileOpen(Arc::downgrade(&imported))
         };
         let mut segments = write(&self.segments);
-        // Only when the table would grow, so that the cost of the scan is spread.
+        // The table is scanned only when it would grow, so that the cost of the scan is spread over
+        // many calls.
         if segments.len() == segments.capacity() {
             segments.retain(|_, cached| !cached.is_closed());
         }
@@ -466,6 +508,13 @@ impl Imports {
             return other;
         }
         segments.insert(key, cached);
+        drop(segments);
+        if is_shared {
+            let (unused, gone) = self.take_unused(MAX_UNUSED);
+            if !unused.is_empty() || !gone.is_empty() {
+                driver_jobs::drop_later((unused, gone));
+            }
+        }
         imported
     }
 

@@ -1,4 +1,5 @@
-//! The core of a context, which all objects of the context share. It knows none of the objects.
+//! The core of a context, which all objects of the context share. This module does not use the
+//! types of the objects.
 
 mod allocation;
 mod imports;
@@ -16,7 +17,7 @@ use crate::pool::{PoolOptions, Trimmed, Usage};
 use crosshandle_hal::{BackendContext, BackendDevice, BackendSegment};
 use crosshandle_handle::{DeviceUuid, Fields};
 use crosshandle_ipc::broker::address;
-use crosshandle_ipc::{Attachment, Credential, Exporter, First, OpenDeadline, Origin};
+use crosshandle_ipc::{Attachment, Credential, Exporter, First, OpenDeadline};
 use crosshandle_os::fork::Birth;
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
@@ -53,7 +54,6 @@ pub(crate) struct ContextCore {
     /// Segments that the program allocated, by their address in this process.
     adopted: Mutex<HashMap<usize, AdoptedSegment>>,
     imports: Imports,
-    origin: Origin,
     exporter_id: u64,
     pid: u32,
     host: u64,
@@ -91,8 +91,7 @@ impl ContextCore {
             addresses: RwLock::default(),
             segment_numbers,
             adopted: Mutex::default(),
-            imports: Imports::default(),
-            origin,
+            imports: Imports::new(origin),
             exporter_id,
             pid: process::pid(),
             host: process::host_identity(),
@@ -224,7 +223,7 @@ impl ContextCore {
     /// Returns the deadline of an open that begins now.
     #[inline]
     pub(crate) fn deadline(&self) -> OpenDeadline {
-        OpenDeadline::after(self.origin.timeout)
+        OpenDeadline::after(self.imports.origin.timeout)
     }
 
     /// Returns this process's attachment to the context that made a handle. `next` is what the
@@ -236,8 +235,7 @@ impl ContextCore {
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
-        self.imports
-            .attachment(fields, &self.origin, next, deadline)
+        self.imports.attachment(fields, next, deadline)
     }
 
     /// Calls `fetch` with the attachment to the exporter or holder that has the handle's memory.
@@ -249,8 +247,7 @@ impl ContextCore {
         deadline: &OpenDeadline,
         fetch: impl FnMut(&Arc<Attachment>) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
-        self.imports
-            .ask_either(fields, &self.origin, next, deadline, fetch)
+        self.imports.ask_either(fields, next, deadline, fetch)
     }
 
     /// Returns the segment of a handle's memory, and maps it first if it is not mapped yet.
@@ -277,7 +274,7 @@ impl ContextCore {
 
     fn forget_address(&self, start: usize) {
         let mut addresses = write(&self.addresses);
-        // The block may already have been carved into something new.
+        // A new allocation may already use the addresses of the block.
         if addresses
             .get(&start)
             .is_some_and(|allocation| allocation.strong_count() == 0)
@@ -304,14 +301,15 @@ impl ContextCore {
             })
     }
 
-    /// Returns free memory to the system, and closes the memory of exporters that are gone.
+    /// Returns free memory to the system, and unmaps segments of exporters without open memory.
     pub(crate) fn trim(&self) {
-        // The memory is the parent's, which may use what is free in this copy of the lists.
+        // In a forked child, the memory belongs to the parent, which may be using blocks that are
+        // free in the child's copy of the lists.
         if self.is_inherited() {
             return;
         }
         self.exporter.reclaim_all();
-        self.imports.drop_hung_up();
+        self.imports.drop_unused();
         for pool in &self.pools {
             pool.release();
         }

@@ -4,11 +4,12 @@ use crosshandle_ipc::MAX_NAME_BYTES;
 use crosshandle_types::sync::Mutex;
 use std::sync::OnceLock;
 
-/// The name that the program gave an object. Other processes see it once the object is exported.
+/// The name that the program gave an object. Other processes see the name once the object is
+/// exported.
 #[derive(Default)]
 pub(crate) struct ObjectName {
-    /// Empty if the name was removed. Few objects have a name, so an unnamed object costs one load
-    /// only.
+    /// The inner text is empty if the name was removed. Few objects have a name, so a check for the
+    /// name of an unnamed object costs only one load.
     text: OnceLock<Box<Mutex<Box<str>>>>,
 }
 

@@ -46,7 +46,7 @@ fn call_in_turn(call: Call) {
     let had_job = std::mem::replace(&mut due.has_job, true);
     drop(due);
     match had_job {
-        // The job may still wait for a thread.
+        // The job may still be waiting, because no thread could be started for it.
         true => {
             background::start_missing_threads();
         }
@@ -82,7 +82,8 @@ impl Waiter for Callback {
 /// Registers a callback for the time when an event has reached a value.
 pub(super) fn on_signal(event: &Event, value: u64, function: Function) -> Result<Subscription> {
     if let Some(result) = event.core.result(value) {
-        // `Await::begin`, which reports that no thread can be started, is not called here.
+        // This function does not call `Await::begin`, which would report that no thread can be
+        // started.
         background::ensure_thread()?;
         call_in_turn(Box::new(move || function(waited(result))));
         return Ok(Subscription(None));

@@ -3,11 +3,12 @@
 mod callback;
 mod notifier;
 mod reached;
-mod wait_many;
+mod set;
 
 pub use callback::Subscription;
 pub use notifier::{Notification, Notifier};
 pub use reached::{Reached, Values};
+pub use set::EventSet;
 
 use crate::api::core::ContextCore;
 use crosshandle_events::WaitMode;
@@ -32,9 +33,9 @@ use std::time::Duration;
 ///
 /// If a process ends before its signals are finished, they fail, and their waiters get
 /// [`Error::PeerDied`]. All other work continues. A wait for a number that was never submitted ends
-/// with the same error when the event's creator ends. It also does when another process that had
-/// the event open ends, and no other process has it open then. A process that never opened the
-/// event cannot be detected, so give each wait a timeout.
+/// with the same error in two cases: the event's creator ends, or another process that had the
+/// event open ends and no other process still has it open. A process that never opened the event
+/// cannot be detected, so give each wait a timeout.
 ///
 /// Cloning is cheap, and any thread may use an event. Dropping the last clone closes the event in
 /// this process only. Memory that was written before a signal is visible after a wait for that
@@ -225,15 +226,15 @@ impl Event {
         &self.core
     }
 
-    /// Returns whether both are clones of one event. If a handle is opened twice, the two results
-    /// are different events for this function.
+    /// Returns whether both are clones of one `Event`. Two results of opening the same handle are
+    /// not clones of each other.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.core, &other.core)
     }
 
     /// Gives the event a name, which tools and errors of all processes that share the event show.
     /// Names are cut to 32 bytes of UTF-8. Only the process that created the event can name it. In
-    /// other processes this does nothing.
+    /// other processes this call does nothing.
     pub fn set_name(&self, name: &str) {
         self.core.set_name(name);
     }
@@ -245,8 +246,8 @@ impl Event {
 
     /// Returns a handle to the event.
     ///
-    /// After this call, this process expects another process to open the event. Its waits no longer
-    /// fail because of processes that ended before.
+    /// After this call, this process expects another process to open the event. Waits in this
+    /// process no longer fail because of processes that ended before the call.
     ///
     /// # Errors
     /// - [`Error::InvalidArgument`] for an event that takes timestamps or was made unshareable, and
@@ -293,9 +294,9 @@ impl Event {
         self.core.signal_up_to(value).map(drop)
     }
 
-    /// Submits all signals up to `value` at once, as failed. Waits for any of them, in all
-    /// processes, return [`Error::CommandFailed`]. In this process, the error of the last one
-    /// contains `message`. This is for programs that signal on behalf of something that has failed.
+    /// Submits all signals up to `value` at once, as failed. Waits for any of these signals, in all
+    /// processes, return [`Error::CommandFailed`]. In this process, the error of the last signal
+    /// contains `message`. Use this to report that the work failed for which the program signals.
     ///
     /// # Errors
     /// As [`signal_value`](Self::signal_value).
@@ -304,10 +305,10 @@ impl Event {
     }
 
     /// Makes waits for signals that were not submitted, in all processes, return
-    /// [`Error::PeerDied`], as if the signalling process had died. This is for programs that signal
-    /// on behalf of something that no longer exists.
+    /// [`Error::PeerDied`], as if the signalling process had died. Use this if the program signals
+    /// on behalf of another process or device that no longer exists.
     ///
-    /// It submits the next 2²⁹ numbers and fails them.
+    /// The call submits the next 2²⁹ signals as failed.
     ///
     /// # Errors
     /// As [`signal`](Self::signal).
@@ -315,11 +316,11 @@ impl Event {
         self.core.abandon()
     }
 
-    /// Waits for the latest signal, or for the first one if none was submitted.
+    /// Waits for the latest signal, or for the first signal if none was submitted.
     ///
     /// # Errors
     /// - [`Error::PeerDied`] if the process that submitted the signal ended first. If no signal was
-    ///   submitted, also in the case that [`wait_value`](Self::wait_value) describes.
+    ///   submitted, the errors of [`wait_value`](Self::wait_value) also apply.
     /// - [`Error::CommandFailed`] if the signal's command failed.
     #[inline]
     pub fn wait(&self) -> Result<()> {
@@ -329,8 +330,8 @@ impl Event {
         })
     }
 
-    /// Waits for the latest signal for at most `timeout`, or for the first one if none was
-    /// submitted.
+    /// Waits for the latest signal, or for the first signal if none was submitted, for at most
+    /// `timeout`.
     ///
     /// # Errors
     /// As [`wait`](Self::wait). Also [`Error::TimedOut`].
@@ -377,7 +378,7 @@ impl Event {
         })
     }
 
-    /// Returns whether all submitted signals have completed. It is `true` if none was submitted.
+    /// Returns whether all submitted signals have completed. Returns `true` if none was submitted.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -389,8 +390,8 @@ impl Event {
         }
     }
 
-    /// Returns the number of the signal that a wait without a number waits for. It is the latest
-    /// number, or 1 if none was submitted.
+    /// Returns the number of the signal that a wait without a number waits for. This is the number
+    /// of the latest signal, or 1 if none was submitted.
     #[inline]
     pub fn latest_or_first(&self) -> u64 {
         self.submitted().max(1)
@@ -400,8 +401,8 @@ impl Event {
     ///
     /// # Errors
     /// As [`wait`](Self::wait). Also [`Error::PeerDied`] if the signal was not submitted and no
-    /// process is left to submit it. This is so if the event's creator has ended, or if a process
-    /// that had the event open has ended and no other process has it open.
+    /// process is left to submit it. No process is left if the event's creator has ended, or if a
+    /// process that had the event open has ended and no other process has it open.
     pub fn wait_value(&self, value: u64) -> Result<()> {
         waited(self.core.wait(value, Deadline::NEVER))
     }
@@ -433,7 +434,7 @@ impl Event {
         self.core.issued()
     }
 
-    /// Returns the number of the last signal up to which all signals have succeeded or failed.
+    /// Returns the largest number such that all signals up to it have succeeded or failed.
     #[inline]
     pub fn completed(&self) -> u64 {
         self.core.completed()
@@ -450,8 +451,8 @@ impl Event {
     }
 
     /// Sets whether signals take timestamps from now on. An event with
-    /// [`EventOptions::profiling`](crate::EventOptions::profiling) takes them unless this call
-    /// turns them off. Other events never do.
+    /// [`EventOptions::profiling`](crate::EventOptions::profiling) takes timestamps unless this
+    /// call turns them off. Other events never take timestamps.
     #[inline]
     pub fn set_profiling(&self, wanted: bool) {
         self.core.set_profiling(wanted);
@@ -473,54 +474,6 @@ impl Event {
             started: known(started),
             ended: known(ended),
         })
-    }
-
-    /// Waits until the latest signals of all events have completed, for at most `timeout`. For an
-    /// event without a signal, it waits for the first one. The number of events is not limited.
-    ///
-    /// # Errors
-    /// - [`Error::TimedOut`].
-    /// - As soon as one of the signals fails, its error.
-    pub fn wait_all(events: &[&Event], timeout: Option<Duration>) -> Result<()> {
-        // The numbers are read first, so that signals submitted during the wait do not count.
-        let unfinished = events
-            .iter()
-            .filter_map(|event| Some((*event, event.core.awaited()?)));
-        waited(wait_many::wait_all(unfinished.collect(), timeout))
-    }
-
-    /// Waits until each event has reached the value next to it, for at most `timeout`. The number
-    /// of events is not limited.
-    ///
-    /// # Errors
-    /// As [`wait_all`](Self::wait_all).
-    pub fn wait_all_value(events: &[(&Event, u64)], timeout: Option<Duration>) -> Result<()> {
-        waited(wait_many::wait_all(events.to_vec(), timeout))
-    }
-
-    /// Waits until the latest signal of one of the events has completed, for at most `timeout`, and
-    /// returns the index of that event. For an event without a signal, it waits for the first one.
-    /// The number of events is not limited.
-    ///
-    /// # Errors
-    /// - [`Error::TimedOut`].
-    /// - The error of the signal that finished first, if it failed.
-    /// - [`Error::InvalidArgument`] for an empty list.
-    pub fn wait_any(events: &[&Event], timeout: Option<Duration>) -> Result<usize> {
-        let values: Vec<_> = events
-            .iter()
-            .map(|event| (*event, event.latest_or_first()))
-            .collect();
-        Self::wait_any_value(&values, timeout)
-    }
-
-    /// Waits until one of the events has reached the value next to it, for at most `timeout`, and
-    /// returns the index of that event.
-    ///
-    /// # Errors
-    /// As [`wait_any`](Self::wait_any).
-    pub fn wait_any_value(events: &[(&Event, u64)], timeout: Option<Duration>) -> Result<usize> {
-        waited(wait_many::wait_any(events, timeout))
     }
 
     /// Returns a future that completes when signal `value` has completed. The signal may not have

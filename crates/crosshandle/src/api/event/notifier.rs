@@ -13,12 +13,12 @@ use std::sync::Arc;
 /// Awaits any number of signals for an event loop. Its descriptor becomes readable when one of them
 /// has completed or failed.
 ///
-/// It works with `poll`, `epoll` (level- and edge-triggered), `select`, io_uring, mio, tokio's
-/// `AsyncFd` and asyncio's `add_reader`. The event loop waits for the descriptor, reads nothing
-/// from it, and calls [`next`](Self::next) until that returns `None`.
+/// The descriptor works with `poll`, `epoll` (level- and edge-triggered), `select`, io_uring, mio,
+/// tokio's `AsyncFd` and asyncio's `add_reader`. The event loop waits for the descriptor, reads
+/// nothing from it, and calls [`next`](Self::next) until that returns `None`.
 ///
 /// A notifier uses one descriptor, however many signals it awaits. Any thread may use it. Dropping
-/// it cancels all that it awaits.
+/// the notifier cancels all that it awaits.
 #[derive(Debug)]
 pub struct Notifier {
     ready: Arc<Ready>,
@@ -47,7 +47,7 @@ pub struct Notification {
 #[derive(Debug)]
 struct Ready {
     flag: Flag,
-    /// Each with the number of its awaited signal.
+    /// The notifications that have arrived, each with the number of its awaited signal.
     notifications: Mutex<VecDeque<(u64, Notification)>>,
 }
 
@@ -98,8 +98,8 @@ impl Notifier {
     /// - [`Error::InvalidArgument`] if the token is in use.
     /// - [`Error::LimitReached`] if the system cannot start a thread.
     pub fn add(&self, event: &Event, value: u64, token: u64) -> Result<()> {
-        // Locked until the end, so that the notification is not taken before its signal is in the
-        // map.
+        // The map is locked until the end of this function, so that no thread takes the
+        // notification before the signal is in the map.
         let mut awaited = self.awaited.lock();
         if awaited.signals.contains_key(&token) {
             return Err(Error::invalid(format!(
@@ -120,14 +120,14 @@ impl Notifier {
     }
 
     /// Cancels the signal with this token, even if its notification has arrived but was not taken.
-    /// Returns whether there was one.
+    /// Returns whether the token was in use.
     pub fn remove(&self, token: u64) -> bool {
         let removed = self.awaited.lock().signals.remove(&token);
         removed.is_some()
     }
 
-    /// Takes the next notification. Returns `None` if there is none, and the descriptor is not
-    /// readable then.
+    /// Takes the next notification. Returns `None` if there is none. The descriptor is then not
+    /// readable.
     pub fn next(&self) -> Option<Notification> {
         loop {
             let (number, notification) = self.take()?;

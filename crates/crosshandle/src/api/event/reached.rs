@@ -14,9 +14,10 @@ use std::task::{Context, Poll, Waker};
 /// A future that completes when a signal has completed. If the signal fails or can never come, it
 /// returns the error that a [wait](Event::wait_value) would return.
 ///
-/// It works with every runtime, or without one, and does nothing before its first poll. Dropping it
-/// cancels it at any time and does not affect the event. Wakers are called on the library's thread
-/// `xh-await`, without a lock. A waker that blocks delays everything that the process awaits.
+/// The future works with every runtime, or without one, and does nothing before its first poll.
+/// Dropping the future cancels the wait at any time and does not affect the event. Wakers are
+/// called on the library's thread `xh-await`, without a lock. A waker that blocks delays everything
+/// that the process awaits.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Reached {
@@ -40,7 +41,7 @@ impl Waiter for Outlet {
         let mut arrival = self.0.lock();
         arrival.result = Some(result);
         let waker = arrival.waker.take();
-        // Unlocked first, because wakers run the program's code.
+        // The lock is released first, because a waker runs the program's code.
         drop(arrival);
         if let Some(waker) = waker {
             waker.wake();
@@ -49,7 +50,7 @@ impl Waiter for Outlet {
 }
 
 impl Outlet {
-    /// Takes the result, or registers the task to be woken when there is one.
+    /// Takes the result, or registers the task, which is then woken when there is a result.
     fn poll(&self, task: &Context<'_>) -> Option<Result<()>> {
         let waker = task.waker().clone();
         let mut arrival = self.0.lock();
@@ -104,7 +105,7 @@ impl Future for Reached {
 ///
 /// Each item is the latest value at the time of the poll, so a task that is slower than the signals
 /// skips some values. An item is an error if the signal of that value failed. The stream continues
-/// after such an error. It ends after the error that means that no further value can come.
+/// after such an error. The stream ends after an error that means that no further value can come.
 #[derive(Debug)]
 #[must_use = "streams do nothing unless polled"]
 pub struct Values {

@@ -35,147 +35,28 @@
 //! and measurements.
 
 mod client;
-mod fence;
-mod identity;
-mod journal;
-mod message;
-mod segment;
-mod server;
-mod state;
-mod succession;
-mod tuning;
 
-pub use client::{
-    Backup, ClaimOptions, HandedOver, HeldName, HeldPart, HoldOptions, Holder, Lease,
-};
+pub use client::{Backup, ClaimOptions, HandedOver, HoldOptions, Holder, Lease};
+pub use crosshandle_holder::message::{HeldName, HeldPart, Recovered, Status};
+pub use crosshandle_holder::{LogLevel, ServeOptions};
 pub use crosshandle_types::error::HolderFault;
-pub use message::{Recovered, Status};
-pub use server::LogLevel;
 
-use crosshandle_ipc::broker::{PeerPolicy, address};
-use crosshandle_os::{descriptor, process};
-use crosshandle_types::error::{Error, Result};
-use server::{Log, Server, Terms};
-use state::Holdings;
-use std::ffi::OsString;
-use std::fmt;
-use std::io::stdin;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::Arc;
-use succession::{SuccessorCommand, follow};
+use crate::backends::DRIVERS;
+use crosshandle_types::error::Result;
 
-/// Options of a holder, for [`serve`] and [`serve_as_successor`].
-pub struct ServeOptions {
-    socket_dir: Option<PathBuf>,
-    peers: PeerPolicy,
-    successor: Option<SuccessorCommand>,
-    stop: Option<OwnedFd>,
-    log: Log,
-}
-
-impl Default for ServeOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl fmt::Debug for ServeOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServeOptions")
-            .field("socket_dir", &self.socket_dir)
-            .field("peers", &self.peers)
-            .field("successor", &self.successor)
-            .finish_non_exhaustive()
-    }
-}
-
-impl ServeOptions {
-    /// Returns the default options: the default socket directory, peers of the same user, and no
-    /// successor.
-    pub fn new() -> Self {
-        Self {
-            socket_dir: None,
-            peers: PeerPolicy::SameUser,
-            successor: None,
-            stop: None,
-            log: Arc::new(|_, _| {}),
-        }
-    }
-
-    /// Sets the socket directory of the holder. A successor uses the directory of its holder.
-    pub fn socket_dir(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.socket_dir = Some(directory.into());
-        self
-    }
-
-    /// Sets the users whose processes may send requests, hand memory over and open it (default: the
-    /// same user).
-    pub fn peers(mut self, peers: PeerPolicy) -> Self {
-        self.peers = peers;
-        self
-    }
-
-    /// Sets the command that starts a successor. Its program must call [`serve_as_successor`] with
-    /// the standard input that it receives. Without a successor, the held memory is released when
-    /// the holder ends.
-    pub fn successor(
-        mut self,
-        program: impl Into<PathBuf>,
-        arguments: impl IntoIterator<Item = impl Into<OsString>>,
-    ) -> Self {
-        self.successor = Some(SuccessorCommand {
-            program: program.into(),
-            arguments: arguments.into_iter().map(Into::into).collect(),
-        });
-        self
-    }
-
-    /// Sets a descriptor that ends the holder. Once it becomes readable, the holder releases
-    /// everything and ends.
-    pub fn stop_when_readable(mut self, descriptor: OwnedFd) -> Self {
-        self.stop = Some(descriptor);
-        self
-    }
-
-    /// Sets the function that receives each log line of the holder (default: none).
-    pub fn log(mut self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
-        self.log = Arc::new(log);
-        self
-    }
-
-    fn terms(self) -> (Option<PathBuf>, Terms) {
-        let terms = Terms {
-            policy: self.peers,
-            successor: self.successor,
-            stop: self.stop,
-            log: self.log,
-        };
-        (self.socket_dir, terms)
-    }
-}
-
-/// Runs a holder on the calling thread until [`Holder::stop`] or
+/// Runs a holder on the calling thread until `Holder::stop` or
 /// [`ServeOptions::stop_when_readable`] ends it. `ready` is called once programs can send requests.
 ///
 /// A service manager may pass the socket that receives requests. The holder uses the first
 /// descriptor that the variables `LISTEN_FDS` and `LISTEN_PID` describe.
 ///
 /// # Errors
-/// Returns [`Error::Holder`] if the directory already has a running holder. Returns
-/// [`Error::InvalidArgument`] if the directory cannot be used, or is removed and not restored.
-/// Limits of the system also cause errors.
+/// - [`Error::Holder`](crate::Error::Holder) if the directory already has a running holder.
+/// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the directory cannot be used, or
+///   is removed and not restored.
+/// - Limits of the system also cause errors.
 pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
-    if process::is_forked() {
-        return Err(Error::forked());
-    }
-    let (directory, terms) = options.terms();
-    let path = address::directories(directory.as_deref()).swap_remove(0);
-    let given = descriptor::handed_by_service_manager();
-    let server = Server::begin(path, given, terms)?;
-    server.say_begin();
-    ready();
-    server.run()
+    crosshandle_holder::serve(options, DRIVERS, ready)
 }
 
 /// Follows the holder that started this process, on the calling thread, and replaces it when it
@@ -193,16 +74,5 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
 /// Returns an error if the holder runs a release that this process cannot follow, or if a limit of
 /// the system is reached.
 pub fn serve_as_successor(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
-    // `setsid` fails for the leader of a process group, which the holder's terminal does not signal
-    // anyway.
-    let _ = rustix::process::setsid();
-    let (_, terms) = options.terms();
-    let holdings = Holdings::new(terms.policy.clone());
-    let stop = terms.stop.as_ref().map(AsFd::as_fd);
-    let Some(inheritance) = follow(stdin().as_fd(), stop, holdings)? else {
-        return Ok(());
-    };
-    let server = Server::take_over(inheritance, terms)?;
-    ready();
-    server.run()
+    crosshandle_holder::serve_as_successor(options, DRIVERS, ready)
 }

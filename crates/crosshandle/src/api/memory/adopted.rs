@@ -124,7 +124,7 @@ impl Adopted {
             && self.owner.is_none()
     }
 
-    /// Hands the memory over to a holder, under all handles that were made.
+    /// Hands the memory over to a holder. All existing handles stay valid.
     pub(super) fn hand_over(&self) {
         for export in self.exports.all() {
             drop(self.core.exporter().hand_over(export.record));

@@ -91,7 +91,7 @@ impl<T: Pod> Buffer<T> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the start of the memory is not aligned for `T`, or its length
-    /// is not a multiple of the size of `T`. The memory is dropped then.
+    /// is not a multiple of the size of `T`. In both cases the memory is dropped.
     pub fn from_memory(memory: Memory) -> Result<Self> {
         check_elements::<T>(memory.as_ptr().addr(), memory.len())?;
         Ok(Self {
@@ -113,7 +113,7 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// Returns the address of the first element. It is a device address, as in [`Memory::as_ptr`].
+    /// Returns the device address of the first element. See [`Memory::as_ptr`].
     pub fn as_ptr(&self) -> *mut T {
         self.memory.as_ptr().cast()
     }
@@ -123,7 +123,7 @@ impl<T: Pod> Buffer<T> {
         self.memory.len() / size_of::<T>()
     }
 
-    /// Returns whether the buffer has no elements. It is always `false`.
+    /// Always returns `false`, because a buffer is never empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -180,7 +180,7 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// As [`elements`](Self::elements).
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        // Checked first, so that no memory is taken for a copy that cannot be made.
+        // This check comes first, so that no memory is allocated for a copy that cannot be made.
         let elements = self.elements()?;
         let mut copies = vec![T::new_zeroed(); elements.len()];
         elements.read(0, &mut copies)?;

@@ -40,8 +40,8 @@ impl Memory {
         Ok((Self::adopted(context.core(), segment, 0, whole), handle))
     }
 
-    /// Opens fabric memory of this host or of another host of the same NVLink fabric. It needs no
-    /// link, and contacts no process of the other host.
+    /// Opens fabric memory of this host or of another host of the same NVLink fabric. This call
+    /// needs no link, and contacts no process of the other host.
     ///
     /// The opened memory has no ordinary handle. Other processes open it by the same fabric handle.
     ///

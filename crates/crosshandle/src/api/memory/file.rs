@@ -62,14 +62,15 @@ impl Memory {
     /// threads calls `progress` after each part, with the number of bytes in it. If the host cannot
     /// access the memory, queues of `context` copy between it and temporary host memory.
     ///
-    /// Returns when all bytes are in the memory. It does not wait for commands that were submitted
-    /// before.
+    /// The call returns when all bytes are in the memory. It does not wait for commands that were
+    /// submitted earlier.
     ///
     /// # Errors
     /// - [`Error::ReadOnly`] for memory that was opened read-only.
     /// - [`Error::InvalidArgument`] for a range outside the memory, for memory of another context's
     ///   device, and for a file that is too short.
-    /// - [`Error::Os`] if the file cannot be read at a position. A pipe, for example, cannot.
+    /// - [`Error::Os`] if the file cannot be read at a given position, for example because it is a
+    ///   pipe.
     ///
     /// After an error, part of the range may have been filled.
     pub fn read_file(
@@ -95,7 +96,7 @@ impl Memory {
     }
 
     /// Writes a range of the memory to a file, starting at byte `position` of the file. In all
-    /// other respects it works like [`read_file`](Self::read_file).
+    /// other respects this method works like [`read_file`](Self::read_file).
     ///
     /// # Errors
     /// - The errors of [`read_file`](Self::read_file), except [`Error::ReadOnly`].

@@ -88,7 +88,7 @@ enum Source {
 }
 
 impl Source {
-    /// Returns the mapping that the memory is in, and its offset there.
+    /// Returns the mapping that contains the memory, and the offset of the memory in that mapping.
     fn segment(&self) -> (&dyn BackendSegment, usize) {
         match self {
             Self::Owned(owned) => owned.allocation().segment(),
@@ -210,7 +210,7 @@ impl Memory {
 
     /// Gives the memory a name, which tools and errors of all processes that share the memory show.
     /// Names are cut to 32 bytes of UTF-8. Only the process that allocated or adopted the memory
-    /// can name it. In other processes this does nothing.
+    /// can name it. In other processes this call does nothing.
     pub fn set_name(&self, name: &str) {
         match &self.source {
             Source::Owned(owned) => owned.allocation().set_name(name),
@@ -234,13 +234,13 @@ impl Memory {
         self.len
     }
 
-    /// Returns whether the memory has no bytes. It is always `false`.
+    /// Always returns `false`, because memory is never empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the access that this process has. It is read-only only for memory that was opened
-    /// read-only.
+    /// Returns the access that this process has to the memory. It is [`Access::ReadWrite`], except
+    /// for memory that was opened read-only.
     #[inline]
     pub fn access(&self) -> Access {
         match &self.source {
@@ -430,8 +430,8 @@ impl Memory {
         self.bytes()?.typed()
     }
 
-    /// Returns whether submitted commands still use the memory. They keep it until they are
-    /// complete, so it may be dropped earlier.
+    /// Returns whether submitted commands still use the memory. Commands keep the memory until they
+    /// are complete, so a program may drop it earlier.
     pub fn is_in_use(&self) -> bool {
         self.is_kept() && {
             self.source.segment().0.release_finished();

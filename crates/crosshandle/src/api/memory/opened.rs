@@ -38,8 +38,8 @@ impl Opened {
         access: Access,
         deadline: &OpenDeadline,
     ) -> Result<Self> {
-        // The sum cannot overflow, because the handle was checked. The length of the mapping is
-        // what decides.
+        // The sum cannot overflow, because the handle was checked. The actual length of the mapping
+        // is the limit.
         let (end, actual) = (fields.offset + fields.length, imported.memory.len() as u64);
         if end > actual {
             return Err(Error::Extent { end, actual });

@@ -91,10 +91,10 @@ pub struct MemoryPoolUsage {
 /// its allocations follows as they are freed.
 #[derive(Clone)]
 pub struct MemoryPool {
-    inner: Arc<Inner>,
+    inner: Arc<PoolCore>,
 }
 
-struct Inner {
+struct PoolCore {
     core: Arc<ContextCore>,
     pools: Pools,
     usage: Arc<Usage>,
@@ -110,7 +110,7 @@ impl MemoryPool {
         pool_options.first_segment = options.first_segment;
         pool_options.largest_kept = options.largest_kept;
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(PoolCore {
                 core: Arc::clone(core),
                 pools: core.new_pools(pool_options, Arc::clone(&usage)),
                 usage,
@@ -135,7 +135,7 @@ impl MemoryPool {
     /// not a power of two, or is larger than 2 MiB.
     #[inline]
     pub fn allocate_with(&self, options: AllocationOptions) -> Result<Memory> {
-        let Inner { core, pools, usage } = &*self.inner;
+        let PoolCore { core, pools, usage } = &*self.inner;
         let pool = pool_of(pools, options.kind);
         let allocation = match Allocation::allocate(core, pool, options) {
             // Returning free blocks of other sizes may make room.
@@ -189,7 +189,7 @@ impl MemoryPool {
     /// Returns free memory to the system until at most `bytes` bytes are reserved, or until every
     /// remaining segment has an allocation in use.
     pub fn trim_to(&self, bytes: usize) {
-        let Inner { core, pools, usage } = &*self.inner;
+        let PoolCore { core, pools, usage } = &*self.inner;
         if core.is_inherited() {
             return;
         }
@@ -199,7 +199,7 @@ impl MemoryPool {
     }
 }
 
-impl Drop for Inner {
+impl Drop for PoolCore {
     fn drop(&mut self) {
         if self.core.is_inherited() {
             return;

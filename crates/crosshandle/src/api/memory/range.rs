@@ -109,8 +109,8 @@ impl MemoryRange {
     pub fn keeping<T: Any + Send + Sync>(self, object: Arc<T>) -> Self {
         Self {
             keep: Some(match self.keep {
-                // Dropped in this order: if the memory is out of use, the object has been dropped
-                // already.
+                // The object is dropped first, so it no longer exists once the memory is out of
+                // use.
                 Some(memory) => Arc::new((object, memory)),
                 None => object,
             }),

@@ -1,6 +1,5 @@
 //! Requests reports from all exporters of the socket directories at once, with one deadline.
 
-use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
 use crosshandle_handle::Bounded;
 use crosshandle_ipc::broker::address;
 use crosshandle_ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
@@ -19,6 +18,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Maximum number of exporters that are asked at once. Each takes a descriptor, and processes may
+/// usually have 1,024. If more exporters than this are stopped, those after them are not asked in
+/// time.
+const MAX_REQUESTS: usize = 256;
+
+/// Maximum length of a report, in bytes. It keeps an exporter from filling the memory of the
+/// reader. A report with as many objects as it can list has some hundred kilobytes.
+const MAX_REPORT_BYTES: usize = 64 << 20;
 
 /// An exporter that has not sent a report, or a directory that could not be read.
 #[derive(Clone)]
@@ -104,7 +112,7 @@ impl std::error::Error for Silent {
 /// stopped, the call takes the whole `timeout`.
 pub fn exporters(directories: &[PathBuf], timeout: Duration) -> Vec<Result<ProcessReport, Silent>> {
     let deadline = Deadline::after(timeout);
-    let mut answers = Vec::new();
+    let mut replies = Vec::new();
     let mut sockets = VecDeque::new();
     for directory in directories {
         match sockets_in(directory) {
@@ -114,46 +122,46 @@ pub fn exporters(directories: &[PathBuf], timeout: Duration) -> Vec<Result<Proce
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
                 let reason = Error::os("reading the socket directory")(errno);
                 let reason = SilentReason::Failed(reason);
-                answers.push(Err(Silent::new(directory.clone(), None, reason)));
+                replies.push(Err(Silent::new(directory.clone(), None, reason)));
             }
         }
     }
-    let mut questions: Vec<Question> = Vec::new();
-    while !sockets.is_empty() || !questions.is_empty() {
-        while questions.len() < MAX_QUESTIONS
+    let mut requests: Vec<PendingRequest> = Vec::new();
+    while !sockets.is_empty() || !requests.is_empty() {
+        while requests.len() < MAX_REQUESTS
             && let Some(socket) = sockets.pop_front()
         {
-            match Question::ask(&socket) {
-                Ok(question) => questions.push(question),
-                Err((pid, reason)) => answers.push(Err(Silent::new(socket, pid, reason))),
+            match PendingRequest::ask(&socket) {
+                Ok(request) => requests.push(request),
+                Err((pid, reason)) => replies.push(Err(Silent::new(socket, pid, reason))),
             }
         }
-        let is_late = !await_answer(&questions, deadline);
+        let is_late = !await_reply(&requests, deadline);
         let mut index = 0;
-        while let Some(question) = questions.get(index) {
-            match question.answer() {
+        while let Some(request) = requests.get(index) {
+            match request.reply() {
                 None if !is_late => index += 1,
                 Some(Ok(report)) => {
-                    answers.push(Ok(report));
-                    questions.swap_remove(index);
+                    replies.push(Ok(report));
+                    requests.swap_remove(index);
                 }
-                answer => {
-                    let reason = match answer {
+                reply => {
+                    let reason = match reply {
                         Some(Err(error)) => SilentReason::Failed(error),
                         _ => SilentReason::Late,
                     };
-                    let question = questions.swap_remove(index);
-                    let silent = Silent::new(question.socket, question.pid, reason);
-                    answers.push(Err(silent));
+                    let request = requests.swap_remove(index);
+                    let silent = Silent::new(request.socket, request.pid, reason);
+                    replies.push(Err(silent));
                 }
             }
         }
     }
-    answers.sort_by_key(|answer| match answer {
+    replies.sort_by_key(|reply| match reply {
         Ok(report) => (0, Some(report.pid), report.exporter.clone()),
         Err(silent) => (1, silent.pid, silent.exporter.clone()),
     });
-    answers
+    replies
 }
 
 /// Returns the sockets of exporters in a directory, without symbolic links.
@@ -179,14 +187,14 @@ fn exporter_of(socket: &Path) -> Option<u64> {
 }
 
 /// Waits until at least one reply can be read. Returns `false` if the deadline has passed.
-fn await_answer(questions: &[Question], deadline: Deadline) -> bool {
+fn await_reply(requests: &[PendingRequest], deadline: Deadline) -> bool {
     loop {
-        if questions.is_empty() {
+        if requests.is_empty() {
             return true;
         }
-        let mut descriptors: Vec<_> = questions
+        let mut descriptors: Vec<_> = requests
             .iter()
-            .map(|question| PollFd::new(&question.stream, PollFlags::IN))
+            .map(|request| PollFd::new(&request.stream, PollFlags::IN))
             .collect();
         let timeout = deadline.remaining().and_then(|left| left.try_into().ok());
         match poll(&mut descriptors, timeout.as_ref()) {
@@ -199,13 +207,13 @@ fn await_answer(questions: &[Question], deadline: Deadline) -> bool {
 }
 
 /// A request to one exporter that waits for its reply.
-struct Question {
+struct PendingRequest {
     socket: PathBuf,
     stream: PeerStream,
     pid: Option<u32>,
 }
 
-impl Question {
+impl PendingRequest {
     /// Connects and sends the request without blocking. An error includes the process that listens,
     /// if it is known.
     fn ask(socket: &Path) -> Result<Self, (Option<u32>, SilentReason)> {
@@ -240,7 +248,7 @@ impl Question {
     }
 
     /// Returns the reply if it has arrived. Does not block.
-    fn answer(&self) -> Option<Result<ProcessReport, Error>> {
+    fn reply(&self) -> Option<Result<ProcessReport, Error>> {
         let mut buffer = [0; REPLY_SIZE];
         // If the exporter closed the connection without reading the request, its last reply can be
         // read only after the reset.
@@ -358,7 +366,7 @@ mod tests {
 
     /// Replies to one request at `path` with a file, and keeps the connection open until the other
     /// side hangs up.
-    fn answer_once(
+    fn reply_once(
         path: &Path,
         file: impl FnOnce() -> Option<OwnedFd> + Send + 'static,
     ) -> std::thread::JoinHandle<()> {
@@ -392,22 +400,22 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_in_the_order_of_their_pids() {
+    fn replies_come_in_the_order_of_their_pids() {
         let directory = Directory::new("order");
         let threads = [
-            answer_once(&directory.socket(1), || {
+            reply_once(&directory.socket(1), || {
                 constant(r#"{"exporter": "1", "pid": 20, "program": "second"}"#)
             }),
-            answer_once(&directory.socket(2), || {
+            reply_once(&directory.socket(2), || {
                 constant(
                     r#"{"exporter": "2", "pid": 10, "program": "first", "of a later version": []}"#,
                 )
             }),
         ];
-        let answers = directory.ask(LONG);
-        let programs: Vec<_> = answers
+        let replies = directory.ask(LONG);
+        let programs: Vec<_> = replies
             .iter()
-            .map(|answer| answer.as_ref().expect("a report").program.as_str())
+            .map(|reply| reply.as_ref().expect("a report").program.as_str())
             .collect();
         assert_eq!(programs, ["first", "second"]);
         for thread in threads {
@@ -421,12 +429,12 @@ mod tests {
         let listeners: Vec<_> = (1..=8)
             .map(|exporter| socket::listen(&directory.socket(exporter)).expect("a socket"))
             .collect();
-        let answering = answer_once(&directory.socket(9), || constant(r#"{"exporter": "9"}"#));
+        let answering = reply_once(&directory.socket(9), || constant(r#"{"exporter": "9"}"#));
         let begin = Instant::now();
-        let answers = directory.ask(LATE_AFTER);
+        let replies = directory.ask(LATE_AFTER);
         assert!(begin.elapsed() >= LATE_AFTER);
-        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
-        let late = answers.iter().filter_map(|answer| answer.as_ref().err());
+        assert_eq!(replies.iter().filter(|reply| reply.is_ok()).count(), 1);
+        let late = replies.iter().filter_map(|reply| reply.as_ref().err());
         let mut count = 0;
         for silent in late {
             assert!(matches!(silent.reason, SilentReason::Late), "{silent}");
@@ -455,11 +463,11 @@ mod tests {
         ];
         for (what, file) in cases {
             let directory = Directory::new("lies");
-            let thread = answer_once(&directory.socket(1), file);
-            let answers = directory.ask(LONG);
+            let thread = reply_once(&directory.socket(1), file);
+            let replies = directory.ask(LONG);
             thread.join().expect("the fake exporter");
-            let [Err(silent)] = &answers[..] else {
-                panic!("{what}: {answers:?}");
+            let [Err(silent)] = &replies[..] else {
+                panic!("{what}: {replies:?}");
             };
             assert!(silent.to_string().contains(what), "{what}: {silent}");
         }
@@ -473,9 +481,9 @@ mod tests {
         let _listener = socket::listen(&other).expect("a socket");
         std::os::unix::fs::symlink(&other, directory.socket(2)).expect("a link");
         fs::write(directory.socket(3), "").expect("a file");
-        let answers = directory.ask(LONG);
-        let [Err(dead)] = &answers[..] else {
-            panic!("{answers:?}");
+        let replies = directory.ask(LONG);
+        let [Err(dead)] = &replies[..] else {
+            panic!("{replies:?}");
         };
         assert!(matches!(dead.reason, SilentReason::Dead));
         assert_eq!(dead.exporter, "0000000000000001");

@@ -2,8 +2,8 @@
 //!
 //! Every process that exports with this crate replies on its socket when a process of the same user
 //! requests a report. The report lists the objects that the process shares. [`exporters`] requests
-//! a report from each of them. `crosshandle ps` and `crosshandle top` show the reports. A report
-//! contains no handle and no key, so its readers cannot open anything with it.
+//! a report from each such process. `crosshandle ps` and `crosshandle top` show the reports. A
+//! report contains no handle and no key, so its readers cannot open anything with it.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -27,7 +27,6 @@
 
 mod ask;
 mod dead;
-mod tuning;
 
 pub use ask::{Silent, SilentReason, exporters};
 pub use crosshandle_ipc::broker::{SOCKET_DIR_VARIABLE, socket_directories};

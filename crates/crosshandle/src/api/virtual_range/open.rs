@@ -115,7 +115,7 @@ impl BackendSegment for PlacedSegment {
     }
 
     fn populate(&self, _offset: usize, _len: usize) {
-        // The exporter has already allocated the pages.
+        // Nothing to do, because the exporter has already allocated the pages.
     }
 
     fn release_finished(&self) {

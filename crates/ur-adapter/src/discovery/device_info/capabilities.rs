@@ -1,4 +1,4 @@
-//! Properties of a device's arithmetic and of its queues.
+//! Device properties that describe the arithmetic and the queues.
 
 use super::Answer::{self, Size, Truth, U32};
 use crate::discovery::Device;
@@ -14,7 +14,7 @@ use unified_runtime_sys::{
     ur_device_info_t as name, ur_queue_flags_t,
 };
 
-/// The flags for creating queues. Flags for queues on the device are not supported.
+/// The flags that queue creation supports. Queues that a device creates are not supported.
 const QUEUE_FLAGS: ur_queue_flags_t =
     !(UR_QUEUE_FLAGS_MASK | UR_QUEUE_FLAG_ON_DEVICE | UR_QUEUE_FLAG_ON_DEVICE_DEFAULT);
 
@@ -62,7 +62,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
     })
 }
 
-/// Returns the floating-point capabilities of a device. Both CPUs and GPUs follow IEEE 754.
+/// Returns the floating-point capabilities of a device. All supported devices follow IEEE 754.
 fn floating_point(capabilities: &Capabilities) -> ur_device_fp_capability_flags_t {
     let all = UR_DEVICE_FP_CAPABILITY_FLAG_CORRECTLY_ROUNDED_DIVIDE_SQRT
         | UR_DEVICE_FP_CAPABILITY_FLAG_ROUND_TO_NEAREST

@@ -1,4 +1,4 @@
-//! Properties of UR's experimental features, except those of images.
+//! Device properties for UR's experimental features, except those for images.
 
 use super::Answer::{self, Truth, U32};
 use crate::abi::description;
@@ -13,7 +13,7 @@ use unified_runtime_sys::{
     ur_device_type_t,
 };
 
-/// The parts of recorded commands that an update can change.
+/// The properties of a recorded command that an update can change.
 const UPDATES: u32 = UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_EVENTS
     | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_KERNEL_ARGUMENTS
     | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_LOCAL_WORK_SIZE
@@ -42,17 +42,17 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         | name::UR_DEVICE_INFO_USM_P2P_SUPPORT_EXP
         | name::UR_DEVICE_INFO_DEVICE_WAIT_SUPPORT_EXP => Truth(true),
 
-        // If the driver's graphs run command buffers, the driver must support graphs.
+        // Unless this adapter replays graphs itself, command buffers run as graphs of the driver.
         name::UR_DEVICE_INFO_COMMAND_BUFFER_SUPPORT_EXP
         | name::UR_DEVICE_INFO_COMMAND_BUFFER_EVENT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_GRAPH_RECORD_AND_REPLAY_SUPPORT_EXP => {
             Truth(description::get().replays_graphs || capabilities.native_graphs)
         }
 
-        // Command buffers cannot contain native commands.
+        // Native commands in command buffers and exportable memory are not supported.
         name::UR_DEVICE_INFO_COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP
-        // These features of kernels and programs are unsupported.
+        // These features of kernels and programs are not supported.
         | name::UR_DEVICE_INFO_CLOCK_SUB_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_WORK_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_DEVICE_SUPPORT_EXP

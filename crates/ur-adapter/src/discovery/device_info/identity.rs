@@ -1,4 +1,4 @@
-//! Properties that identify a device, and its relation to other devices.
+//! Device properties that identify a device or relate it to other devices.
 
 use super::Answer::{self, Bytes, Handle, Text, U32, Unsupported, Words};
 use crate::abi::description;
@@ -47,11 +47,11 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
     })
 }
 
-/// Returns the device's extensions.
+/// Returns the names of the device's extensions.
 ///
-/// The SYCL runtime reads the aspects `fp16` and `fp64` from them. The extensions of the kernel
-/// runtime are included if it is loaded already, because programs without kernels make this query
-/// too.
+/// The SYCL runtime derives the aspects `fp16` and `fp64` from them. The extensions of the kernel
+/// runtime are included only if that runtime is already loaded. Programs without kernels make this
+/// query too, so the query must not load the runtime.
 fn extensions(device: &crosshandle::Device) -> Vec<&str> {
     if let Some(limits) = device.loaded_kernels()
         && !limits.extensions.is_empty()

@@ -1,4 +1,4 @@
-//! Properties of images. The runtime that supports images is loaded only for these queries.
+//! Device properties for images. Only these queries load the runtime that supports images.
 
 use super::Answer::{self, Size, Truth, U32};
 use crate::discovery::Device;
@@ -6,7 +6,7 @@ use crosshandle::image::{ImageLimits, ViewLimits};
 use unified_runtime_sys::ur_device_info_t as name;
 
 pub(super) fn answer(device: &Device, asked: name) -> Option<Answer<'static>> {
-    // Without images, all limits are 0.
+    // If the device does not support images, all limits are 0.
     let Some(without) = without_images(asked) else {
         return bindless(device, asked);
     };
@@ -14,7 +14,8 @@ pub(super) fn answer(device: &Device, asked: name) -> Option<Answer<'static>> {
     Some(limits.map_or(without, |limits| with_images(limits, asked)))
 }
 
-/// Returns a property of a device that does not support images.
+/// Returns the value that a property has on a device without image support. Returns `None` if the
+/// property is not in this list.
 fn without_images(asked: name) -> Option<Answer<'static>> {
     Some(match asked {
         name::UR_DEVICE_INFO_IMAGE_SUPPORT => Truth(false),
@@ -33,8 +34,8 @@ fn without_images(asked: name) -> Option<Answer<'static>> {
     })
 }
 
-/// Returns a property of a device that supports images. This function accepts the same properties
-/// as [`without_images`].
+/// Returns the value that a property has on a device with image support. `asked` must be a property
+/// for which [`without_images`] returns a value.
 fn with_images(limits: &ImageLimits, asked: name) -> Answer<'static> {
     match asked {
         name::UR_DEVICE_INFO_MAX_READ_IMAGE_ARGS => U32(limits.read_arguments),
@@ -46,15 +47,16 @@ fn with_images(limits: &ImageLimits, asked: name) -> Answer<'static> {
         name::UR_DEVICE_INFO_IMAGE3D_MAX_WIDTH => Size(limits.size_3d[0]),
         name::UR_DEVICE_INFO_IMAGE3D_MAX_HEIGHT => Size(limits.size_3d[1]),
         name::UR_DEVICE_INFO_IMAGE3D_MAX_DEPTH => Size(limits.size_3d[2]),
-        // The limit of images that are made from a buffer. The specification has no call that makes
-        // such an image.
+        // The limit for images that are created from a buffer. UR has no call that creates such an
+        // image.
         name::UR_DEVICE_INFO_IMAGE_MAX_BUFFER_SIZE => Size(limits.size_1d),
         name::UR_DEVICE_INFO_IMAGE_MAX_ARRAY_SIZE => Size(limits.layers),
         _ => Truth(true),
     }
 }
 
-/// Returns the properties of bindless images. Without support, all limits are 0.
+/// Returns the value of a property for bindless images. If the device does not support them, all
+/// limits are 0.
 fn bindless(device: &Device, asked: name) -> Option<Answer<'static>> {
     let has = || Truth(device.views().is_some());
     let number = |of: fn(&ViewLimits) -> usize| device.views().as_ref().map_or(0, of);
@@ -77,9 +79,8 @@ fn bindless(device: &Device, asked: name) -> Option<Answer<'static>> {
         | name::UR_DEVICE_INFO_BINDLESS_UNIQUE_ADDRESSING_PER_DIM_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLE_2D_USM_SUPPORT_EXP => has(),
 
-        // Even with bindless images, some features are unsupported: gamma curves, fetching a pixel
-        // of a one-dimensional image by its number, and sampling rows of memory between pixels.
-        // Gathering from images and importing semaphores of other interfaces are unsupported too.
+        // No device supports these features: sRGB images, fetching from sampled one-dimensional
+        // images, sampling one-dimensional USM, gathering, and importing external semaphores.
         name::UR_DEVICE_INFO_IMAGE_SRGB
         | name::UR_DEVICE_INFO_EXTERNAL_SEMAPHORE_IMPORT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLED_IMAGE_FETCH_1D_SUPPORT_EXP

@@ -1,5 +1,5 @@
-//! Properties of kernels: their limits and features. Devices that run no kernels return the minimum
-//! that the SYCL and OpenCL specifications require.
+//! Device properties for kernels. A device that runs no kernels reports the minimum values that the
+//! SYCL and OpenCL specifications require.
 
 use super::Answer::{self, List, Size, Sizes, Text, Truth, U32, U64, Unsupported, Version};
 use crate::abi::description;
@@ -12,11 +12,12 @@ use unified_runtime_sys::{
     ur_device_local_mem_type_t as local_memory, ur_kernel_launch_properties_flags_t,
 };
 
-/// Size of the output buffer of `printf` in kernels, in bytes. It is OpenCL's minimum.
+/// Size of the buffer for the output of `printf` in kernels, in bytes. It is the minimum that
+/// OpenCL requires.
 const PRINTF_BUFFER_BYTES: usize = 1 << 20;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
-    // The kernel runtime is loaded only for queries about kernels.
+    // Only queries about kernels load the kernel runtime.
     let Some(without) = without_kernels(device, asked) else {
         return any(asked);
     };
@@ -25,7 +26,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
     Some(with.unwrap_or(without))
 }
 
-/// Returns the properties of a device that runs kernels.
+/// Returns the value of a property on a device that runs kernels.
 fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'_>> {
     let sizes = |sizes: [u32; 3]| Sizes(sizes.map(|size| size as usize));
     let has_compute_capability = description::get().has_compute_capability;
@@ -42,7 +43,7 @@ fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'_>> {
             Size(counts.into_iter().fold(1, usize::saturating_mul))
         }
         name::UR_DEVICE_INFO_MAX_NUM_SUB_GROUPS => {
-            // The number of sub-groups is greatest if they have the smallest size.
+            // A work-group has the most sub-groups if the sub-groups have the smallest size.
             let smallest = limits.subgroups.first().copied().unwrap_or(1);
             U32(limits.block_threads.div_ceil(smallest.max(1)))
         }
@@ -86,7 +87,7 @@ fn launch_capabilities(limits: &KernelLimits) -> ur_kernel_launch_properties_fla
     )
 }
 
-/// Returns the properties of a device that runs no kernels.
+/// Returns the value of a property on a device that runs no kernels.
 fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
     Some(match asked {
         name::UR_DEVICE_INFO_VERSION | name::UR_DEVICE_INFO_BACKEND_RUNTIME_VERSION => {
@@ -101,7 +102,7 @@ fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
         }
         name::UR_DEVICE_INFO_MAX_PARAMETER_SIZE => Size(1024),
         name::UR_DEVICE_INFO_MAX_REGISTERS_PER_WORK_GROUP => Unsupported,
-        // Constants are stored in ordinary memory.
+        // Constants are in ordinary memory.
         name::UR_DEVICE_INFO_MAX_CONSTANT_BUFFER_SIZE => U64(device.inner().info().max_allocation),
         name::UR_DEVICE_INFO_LOCAL_MEM_TYPE => U32(local_memory::UR_DEVICE_LOCAL_MEM_TYPE_NONE.0),
         name::UR_DEVICE_INFO_LOCAL_MEM_SIZE => U64(0),
@@ -120,15 +121,15 @@ fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
     })
 }
 
-/// Returns the properties that do not depend on support for kernels.
+/// Returns the value of a property that does not depend on kernel support.
 fn any(asked: name) -> Option<Answer<'static>> {
     Some(match asked {
         name::UR_DEVICE_INFO_MAX_WORK_ITEM_DIMENSIONS => U32(3),
         name::UR_DEVICE_INFO_MAX_CONSTANT_ARGS => U32(8),
         name::UR_DEVICE_INFO_BUILT_IN_KERNELS => Text(""),
-        // Programs without kernels make this query too, so it must not load the kernel runtime. All
-        // devices that run kernels support assertions, except on Level Zero, where the driver's
-        // compiler leaves assertions to SYCL.
+        // Programs without kernels make this query too, so the query must not load the kernel
+        // runtime. Assertions work on every device that runs kernels, except on Level Zero. There
+        // SYCL implements them.
         name::UR_DEVICE_INFO_USE_NATIVE_ASSERT => {
             let description = description::get();
             Truth(description.has_assert && !description.program_targets.is_empty())

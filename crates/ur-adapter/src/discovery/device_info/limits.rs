@@ -1,4 +1,4 @@
-//! Properties of a device's computing power.
+//! Device properties that describe the computing power.
 
 use super::Answer::{self, U32, Unsupported};
 use crate::discovery::Device;
@@ -6,7 +6,7 @@ use unified_runtime_sys::ur_device_info_t as name;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
     let info = device.inner().info();
-    // The number of elements of `bytes` bytes that one instruction processes.
+    // Returns how many elements of `bytes` bytes one instruction processes.
     let vector = |bytes: u32| U32((info.vector_width.unwrap_or(0) / bytes).max(1));
     Some(match asked {
         name::UR_DEVICE_INFO_MAX_COMPUTE_UNITS | name::UR_DEVICE_INFO_NUM_COMPUTE_UNITS => {

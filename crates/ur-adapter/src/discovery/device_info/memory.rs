@@ -1,4 +1,4 @@
-//! Properties of a device's memory, and of access to it from the host and other devices.
+//! Device properties for memory, and for access to memory by the host and by other devices.
 
 use super::Answer::{self, Truth, U32, U64, Unsupported};
 use crate::discovery::Device;
@@ -10,11 +10,12 @@ use unified_runtime_sys::{
     ur_device_info_t as name, ur_device_mem_cache_type_t as cache,
 };
 
-/// Access that the host and the devices can have concurrently, with atomic operations between them.
+/// The host and the devices can access the memory concurrently, with atomic operations between
+/// them.
 const FULL_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS | ATOMIC_CONCURRENT_ACCESS;
 
-/// Direct access of a device to host memory. Atomic operations of the device are not atomic with
-/// respect to those of the host.
+/// The device can access host memory directly. Its atomic operations are not atomic with respect to
+/// atomic operations on the host.
 const HOST_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
@@ -26,7 +27,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
             device.inner().free_memory().map_or(Unsupported, U64)
         }
         name::UR_DEVICE_INFO_MAX_MEM_ALLOC_SIZE => U64(info.max_allocation),
-        // The alignment is in bits. A sub-buffer may start at any byte.
+        // The unit is bits. A sub-buffer may start at any byte.
         name::UR_DEVICE_INFO_MEM_BASE_ADDR_ALIGN => U32(u8::BITS),
         name::UR_DEVICE_INFO_GLOBAL_MEM_CACHE_TYPE => U32(match info.cache_size {
             None => cache::UR_DEVICE_MEM_CACHE_TYPE_NONE.0,
@@ -40,8 +41,8 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         name::UR_DEVICE_INFO_MEMORY_BUS_WIDTH => info.memory_bus_width.map_or(Unsupported, U32),
         name::UR_DEVICE_INFO_MAX_MEMORY_BANDWIDTH => {
             match (info.memory_clock_rate, info.memory_bus_width) {
-                // The memory transfers data twice in each clock cycle. The result is in bytes per
-                // second.
+                // The memory transfers data twice in each clock cycle. The rate is in MHz and the
+                // width in bits. The result is in bytes per second.
                 (Some(rate), Some(width)) => {
                     U64(2 * u64::from(rate) * 1_000_000 * u64::from(width) / 8)
                 }
@@ -54,8 +55,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         name::UR_DEVICE_INFO_USM_HOST_SUPPORT | name::UR_DEVICE_INFO_USM_SINGLE_SHARED_SUPPORT => {
             U32(if is_unified { FULL_ACCESS } else { HOST_ACCESS })
         }
-        // All devices of a driver have equal access to the part of shared memory that is on the
-        // host.
+        // All devices of a driver have equal access to the host part of shared memory.
         name::UR_DEVICE_INFO_USM_CROSS_SHARED_SUPPORT => {
             U32(if is_unified { FULL_ACCESS } else { HOST_ACCESS })
         }

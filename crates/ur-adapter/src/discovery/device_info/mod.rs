@@ -1,7 +1,7 @@
-//! Results of device queries, with a file for each topic.
+//! The results of device queries, with one file for each topic.
 //!
-//! The results have the types that `ur_api.h` gives for each property. An optional property that
-//! does not apply or is unknown is unsupported.
+//! Each result has the type that `ur_api.h` specifies for the property. An optional property is
+//! reported as unsupported if it is unknown or does not apply to the device.
 
 mod capabilities;
 mod experimental;
@@ -19,7 +19,7 @@ use crate::discovery::Device;
 use std::ffi::c_void;
 use unified_runtime_sys::{ur_device_info_t, ur_result_t};
 
-/// The result of a query, with one of UR's types.
+/// The result of a query, in one of UR's types.
 pub(super) enum Answer<'a> {
     Truth(bool),
     U32(u32),
@@ -29,13 +29,13 @@ pub(super) enum Answer<'a> {
     List(&'a [u32]),
     Text(&'a str),
     Words(Vec<&'a str>),
-    /// Two numbers that are separated by a point.
+    /// A version as text: the major and the minor number, separated by a period.
     Version(u32, u32),
     Bytes([u8; 16]),
     Handle(*mut c_void),
     Numbers(Vec<u32>),
     Pairs(Vec<[u32; 2]>),
-    /// A result for an unsupported property.
+    /// The property is not supported on this device.
     Unsupported,
 }
 
@@ -61,10 +61,10 @@ impl Answer<'_> {
     }
 }
 
-/// Returns the result of a query.
+/// Returns the value of a device property.
 ///
 /// # Errors
-/// Returns `INVALID_ENUMERATION` for a property that does not exist in UR.
+/// Returns `INVALID_ENUMERATION` if UR has no such property.
 pub(super) fn answer(device: &Shared<Device>, name: ur_device_info_t) -> Result<Answer<'_>> {
     identity::answer(device, name)
         .or_else(|| partition::answer(device, name))

@@ -1,4 +1,4 @@
-//! Properties of sub-devices. The runtime that divides devices is loaded only for these queries.
+//! Device properties for sub-devices. Only these queries load the runtime that partitions devices.
 
 use super::Answer::{self, Handle, Numbers, Pairs, Truth, U32};
 use crate::discovery::Device;
@@ -15,8 +15,9 @@ pub(super) fn answer(device: &Device, asked: name) -> Option<Answer<'static>> {
             Handle(whole.map_or(ptr::null_mut(), |whole| whole.handle().cast()))
         }
         name::UR_DEVICE_INFO_PARTITION_TYPE => Pairs(part.map_or_else(Vec::new, Part::properties)),
-        // A program for a sub-device also runs on the sub-devices that were created together with
-        // it. A program for a whole device is built again for a sub-device.
+        // A program that was built for a sub-device also runs on the sub-devices that were created
+        // together with it. A program that was built for an undivided device must be built again
+        // for a sub-device.
         name::UR_DEVICE_INFO_BUILD_ON_SUBDEVICE => Truth(part.is_some()),
         name::UR_DEVICE_INFO_SUPPORTED_PARTITIONS => {
             let kinds = device.inner().partitions().map(|limits| kinds(&limits));
@@ -37,7 +38,7 @@ pub(super) fn answer(device: &Device, asked: name) -> Option<Answer<'static>> {
     })
 }
 
-/// Returns the ways in which a device with these limits can be divided.
+/// Returns the partition kinds that a device with these limits supports.
 fn kinds(limits: &PartitionLimits) -> Vec<u32> {
     let known = [
         (

@@ -1,4 +1,4 @@
-//! Commands that map regions of buffers for the host, and unmap them.
+//! Commands that map buffer regions for the host, and unmap them.
 
 use crate::abi::boundary::{MaybeOut, Out, entry_points, not_null};
 use crate::abi::failure::Failure;
@@ -11,9 +11,9 @@ use unified_runtime_sys::{
     UR_MAP_FLAGS_MASK, ur_bool_t, ur_command_t, ur_event_handle_t, ur_map_flags_t,
 };
 
-/// The reason why captures refuse these commands.
+/// The reason why queues in a capture refuse these commands.
 const NOT_RECORDED: &str =
-    "mapping cannot be recorded: the host accesses a region once, not in each run";
+    "graphs cannot record mapping: the host accesses a region once, not in each run";
 
 entry_points! {
     pub(crate) fn map(

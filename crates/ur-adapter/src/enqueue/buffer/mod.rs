@@ -1,4 +1,4 @@
-//! Commands on buffers.
+//! Enqueue calls on buffers.
 
 mod mapping;
 mod rect;
@@ -19,7 +19,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t};
 
-/// Returns `len` bytes of the user's memory as an operand of a command.
+/// Converts `len` bytes of the user's memory to an operand for a command.
 ///
 /// # Errors
 /// Returns `INVALID_NULL_POINTER` if `pointer` is null.
@@ -33,13 +33,15 @@ unsafe fn user_memory(pointer: *const c_void, len: usize) -> Result<MemoryRange>
     Ok(unsafe { MemoryRange::from_raw_parts(start, len, Access::ReadWrite) })
 }
 
-/// Returns the command that copies bytes of a buffer to the user's memory.
+/// Creates a command that copies bytes from a buffer to the user's memory.
 ///
 /// # Errors
-/// Returns `INVALID_NULL_POINTER` or `INVALID_SIZE`.
+/// Returns `INVALID_NULL_POINTER` if `to` is null, or `INVALID_SIZE` if the bytes are not inside
+/// the buffer.
 ///
 /// # Safety
-/// The caller must ensure that the user's memory stays valid until the command is done.
+/// The caller must ensure that `to` points to `size` bytes that stay valid until the command is
+/// complete.
 pub(crate) unsafe fn read_command(
     destination: &dyn Destination,
     buffer: &Buffer,
@@ -52,13 +54,15 @@ pub(crate) unsafe fn read_command(
     Ok(Command::copy(buffer.range(destination, offset, size)?, to)?)
 }
 
-/// Returns the command that copies the user's memory to a buffer.
+/// Creates a command that copies the user's memory to a buffer.
 ///
 /// # Errors
-/// Returns the errors of [`read_command`].
+/// Returns `INVALID_NULL_POINTER` if `from` is null, or `INVALID_SIZE` if the bytes are not inside
+/// the buffer.
 ///
 /// # Safety
-/// The caller must uphold the contract of [`read_command`].
+/// The caller must ensure that `from` points to `size` bytes that stay valid until the command is
+/// complete.
 pub(crate) unsafe fn write_command(
     destination: &dyn Destination,
     buffer: &Buffer,
@@ -74,7 +78,7 @@ pub(crate) unsafe fn write_command(
     )?)
 }
 
-/// Returns the command that copies bytes from one buffer to another, or within a buffer.
+/// Creates a command that copies bytes from one buffer to another, or within a buffer.
 ///
 /// # Errors
 /// Returns `INVALID_SIZE` if the bytes are not inside the buffers.
@@ -89,13 +93,15 @@ pub(crate) fn copy_command(
     Ok(Command::copy(from, to)?)
 }
 
-/// Returns the command that fills a part of a buffer.
+/// Creates a command that fills part of a buffer with a repeated pattern.
 ///
 /// # Errors
-/// Returns `INVALID_NULL_POINTER` or `INVALID_SIZE`.
+/// Returns `INVALID_NULL_POINTER` if `pattern` is null. Returns `INVALID_SIZE` if the part is empty
+/// or not inside the buffer, if `pattern_size` is not a power of two, or if the offset or the size
+/// is not a multiple of it.
 ///
 /// # Safety
-/// The caller must ensure that the pattern has `pattern_size` bytes.
+/// The caller must ensure that a non-null `pattern` points to `pattern_size` readable bytes.
 pub(crate) unsafe fn fill_command(
     destination: &dyn Destination,
     buffer: &Buffer,
@@ -130,7 +136,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller passes memory that is valid until the command is done.
+        // SAFETY: the caller passes memory that stays valid until the command is complete.
         let command = unsafe { read_command(&submission, buffer, offset, size, to) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_READ, command, is_blocking != 0)
     }
@@ -146,7 +152,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller passes memory that is valid until the command is done.
+        // SAFETY: the caller passes memory that stays valid until the command is complete.
         let command = unsafe { write_command(&submission, buffer, offset, size, from) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE, command, is_blocking != 0)
     }
@@ -177,7 +183,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller passes a pattern of `pattern_size` bytes.
+        // SAFETY: the caller passes null or a pattern of `pattern_size` bytes.
         let command =
             unsafe { fill_command(&submission, buffer, pattern, pattern_size, offset, size) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_FILL, command, false)

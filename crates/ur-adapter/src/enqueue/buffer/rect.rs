@@ -1,4 +1,4 @@
-//! Copies of rectangles between buffers and host memory.
+//! Enqueue calls that copy rectangles between buffers, and between a buffer and the user's memory.
 
 use super::user_memory;
 use crate::abi::boundary::{MaybeOut, entry_points, not_null};
@@ -17,18 +17,18 @@ use unified_runtime_sys::{
     ur_bool_t, ur_command_t, ur_event_handle_t, ur_rect_offset_t, ur_rect_region_t, ur_result_t,
 };
 
-/// The location of a rectangle in a buffer or in the user's memory.
+/// The layout of a rectangle in a buffer or in the user's memory.
 pub(crate) struct Side {
-    /// Offset of the rectangle's first byte. `span` is the number of bytes from there to the end of
-    /// its last byte.
+    /// The offset in bytes of the rectangle's first byte. The field `span` is the distance in bytes
+    /// from there to the end of the rectangle's last byte.
     start: usize,
     span: usize,
     pitches: Pitches,
 }
 
 impl Side {
-    /// Returns the location, or `None` for arguments that the specification excludes or that
-    /// overflow.
+    /// Computes the layout of a rectangle. Returns `None` if the specification forbids the
+    /// arguments, or if the computation overflows.
     pub(crate) fn new(
         origin: ur_rect_offset_t,
         region: Region,
@@ -59,15 +59,15 @@ impl Side {
         self.pitches
     }
 
-    /// Returns the rectangle's range in a buffer.
+    /// Returns the memory range in a buffer that contains the rectangle.
     fn in_buffer(&self, buffer: &Buffer, destination: &dyn Destination) -> Result<MemoryRange> {
         buffer.range(destination, self.start, self.span)
     }
 
-    /// Returns the rectangle's range in the user's memory.
+    /// Returns the range of the user's memory that contains the rectangle.
     ///
     /// # Safety
-    /// The caller must uphold the contract of [`user_memory`] for the bytes of the rectangle.
+    /// The caller must uphold the contract of [`user_memory`] for all bytes of the range.
     pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
         not_null(pointer)?;
         // SAFETY: the caller upholds this function's contract.
@@ -79,10 +79,11 @@ fn index(number: u64) -> Option<usize> {
     number.try_into().ok()
 }
 
-/// The location of a rectangle: its origin, and its row and slice pitches.
+/// The placement of a rectangle: its origin, its row pitch and its slice pitch.
 pub(crate) type Rect = (ur_rect_offset_t, usize, usize);
 
-/// Returns the size of a rectangle, and its two locations.
+/// Validates a copy of a rectangle. Returns the size of the rectangle, and the layouts for both
+/// positions.
 fn sides(region: ur_rect_region_t, one: Rect, other: Rect) -> Result<(Region, Side, Side)> {
     let checked = || {
         let region = Region {
@@ -101,14 +102,16 @@ fn sides(region: ur_rect_region_t, one: Rect, other: Rect) -> Result<(Region, Si
     })
 }
 
-/// Returns the command that copies a rectangle of the user's memory to a buffer, if `writes`, or
-/// from the buffer.
+/// Creates a command that copies a rectangle between a buffer and the user's memory. The command
+/// copies to the buffer if `writes` is true, and from the buffer otherwise.
 ///
 /// # Errors
-/// Returns `INVALID_NULL_POINTER` or `INVALID_SIZE`.
+/// Returns `INVALID_NULL_POINTER` if the user's pointer is null. Returns `INVALID_SIZE` if the
+/// region is empty, a pitch does not fit, or the rectangle is not inside the buffer.
 ///
 /// # Safety
-/// The caller must ensure that the user's memory stays valid until the command is done.
+/// The caller must ensure that the bytes of the rectangle in the user's memory stay valid until the
+/// command is complete.
 pub(crate) unsafe fn user_rect_command(
     destination: &dyn Destination,
     writes: bool,
@@ -126,10 +129,11 @@ pub(crate) unsafe fn user_rect_command(
     })
 }
 
-/// Returns the command that copies a rectangle of one buffer to another buffer.
+/// Creates a command that copies a rectangle from one buffer to another, or within a buffer.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE` if a rectangle is not inside its buffer.
+/// Returns `INVALID_SIZE` if the region is empty, a pitch does not fit, or a rectangle is not
+/// inside its buffer.
 pub(crate) fn copy_rect_command(
     destination: &dyn Destination,
     (from_buffer, from): (&Buffer, Rect),
@@ -148,7 +152,7 @@ pub(crate) fn copy_rect_command(
     )?)
 }
 
-/// Defines the entry points that copy between a buffer and the user's memory.
+/// Defines the entry points that copy rectangles between a buffer and the user's memory.
 macro_rules! user_rects {
     ($($name:ident: $into:literal, $command:ident;)*) => {
         entry_points! {$(
@@ -170,7 +174,7 @@ macro_rules! user_rects {
                 let submission = Submission::new(queue, waits, event)?;
                 let part = (buffer, (buffer_origin, buffer_row_pitch, buffer_slice_pitch));
                 let host = (pointer, (host_origin, host_row_pitch, host_slice_pitch));
-                // SAFETY: the caller passes memory that is valid until the command is done.
+                // SAFETY: the caller passes memory that stays valid until the command is complete.
                 let command = unsafe { user_rect_command(&submission, $into, part, host, region) }?;
                 submission.submit(ur_command_t::$command, command, is_blocking != 0)
             }

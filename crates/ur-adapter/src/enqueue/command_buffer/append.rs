@@ -1,4 +1,4 @@
-//! Recording copies, fills and hints.
+//! Entry points that record copies, fills and memory hints.
 
 use super::appended::appends;
 use crate::abi::object::Handle;
@@ -19,7 +19,7 @@ appends! {
         from: *const c_void,
         size: usize,
     ) {
-        // SAFETY: the caller guarantees that the memory is valid in every run of the command
+        // SAFETY: the caller guarantees that its memory is valid in every run of the command
         // buffer.
         unsafe { usm::copy_command(buffer, to, from, size) }
     }
@@ -30,8 +30,8 @@ appends! {
         pattern_size: usize,
         size: usize,
     ) {
-        // SAFETY: the caller guarantees that the memory is valid in every run of the command
-        // buffer. It passes a pattern of `pattern_size` bytes.
+        // SAFETY: the caller guarantees that its memory is valid in every run of the command
+        // buffer. It passes null or a pattern of `pattern_size` bytes.
         unsafe { usm::fill_command(buffer, start, pattern, pattern_size, size) }
     }
 
@@ -67,7 +67,7 @@ appends! {
         size: usize,
         from: *const c_void,
     ) {
-        // SAFETY: the caller guarantees that the memory is valid in every run of the command
+        // SAFETY: the caller guarantees that its memory is valid in every run of the command
         // buffer.
         unsafe { write_command(buffer, to, offset, size, from) }
     }
@@ -78,7 +78,7 @@ appends! {
         size: usize,
         to: *mut c_void,
     ) {
-        // SAFETY: the caller guarantees that the memory is valid in every run of the command
+        // SAFETY: the caller guarantees that its memory is valid in every run of the command
         // buffer.
         unsafe { read_command(buffer, from, offset, size, to) }
     }
@@ -90,7 +90,7 @@ appends! {
         offset: usize,
         size: usize,
     ) {
-        // SAFETY: the caller passes a pattern of `pattern_size` bytes.
+        // SAFETY: the caller passes null or a pattern of `pattern_size` bytes.
         unsafe { fill_command(buffer, to, pattern, pattern_size, offset, size) }
     }
 }

@@ -1,4 +1,5 @@
-//! Recording copies of rectangles between buffers and host memory.
+//! Entry points that record copies of rectangles between buffers, and between a buffer and the
+//! user's memory.
 
 use super::appended::appends;
 use crate::abi::object::Handle;
@@ -27,7 +28,8 @@ appends! {
     }
 }
 
-/// Defines the entry points that record copies between a buffer and the user's memory.
+/// Defines the entry points that record copies of rectangles between a buffer and the user's
+/// memory.
 macro_rules! appends_user_rects {
     ($($name:ident: $writes:literal;)*) => {
         appends! {
@@ -46,7 +48,7 @@ macro_rules! appends_user_rects {
                 ) {
                     let place = (memory, (buffer_origin, buffer_row_pitch, buffer_slice_pitch));
                     let host = (pointer, (host_origin, host_row_pitch, host_slice_pitch));
-                    // SAFETY: the caller guarantees that the memory is valid in every run of the
+                    // SAFETY: the caller guarantees that its memory is valid in every run of the
                     // command buffer.
                     unsafe { user_rect_command(buffer, $writes, place, host, region) }
                 }

@@ -1,4 +1,4 @@
-//! The common part of all calls that record a command.
+//! The arguments that all recording calls of command buffers share.
 
 use crate::abi::boundary::{Argument2, Call, OutPointer, list};
 use crate::abi::failure::{Failure, Result};
@@ -9,23 +9,23 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// The common part of all calls that record a command: its order, and the results that the caller
-/// wants.
+/// The arguments that all recording calls share: what the command waits for, and where the caller
+/// wants the results.
 pub(super) struct Appended<'a> {
     pub(super) after: &'a [ur_exp_command_buffer_sync_point_t],
     pub(super) sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
     pub(super) command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
-    /// The events that the command waits for in each run.
+    /// The events for which the command waits in each run.
     pub(super) waits: Vec<Ref<Event>>,
-    /// The event that the command signals in each run.
+    /// The memory for the event that the command signals in each run.
     pub(super) event: Option<OutPointer<'a, ur_event_handle_t>>,
 }
 
 impl<'a> Appended<'a> {
-    /// Begins a call that records a command.
+    /// Collects the arguments of a recording call.
     ///
     /// # Errors
-    /// Returns `GRAPH_INTERNAL_EVENT` for an event that was captured.
+    /// Returns `GRAPH_INTERNAL_EVENT` if a wait event belongs to a captured command.
     pub(super) fn new(
         after: &'a [ur_exp_command_buffer_sync_point_t],
         waits: &HandleList<'_, Event>,
@@ -46,7 +46,7 @@ impl<'a> Appended<'a> {
     }
 }
 
-/// An argument of an entry point: the commands of the command buffer that precede the new one.
+/// An argument of an entry point: the sync points of the commands that precede the new command.
 pub(super) struct SyncPoints;
 
 impl Argument2 for SyncPoints {
@@ -65,10 +65,11 @@ impl Argument2 for SyncPoints {
     }
 }
 
-/// Defines entry points that record one command each.
+/// Defines entry points that each record one command.
 ///
-/// Each function is written without the arguments that all entry points share: the command buffer,
-/// whose name precedes the functions, and the last arguments. The body makes the command.
+/// Write each function without the arguments that all recording entry points share. These are the
+/// command buffer, whose name precedes the functions, and the arguments after the command's own
+/// ones. The body creates the command.
 macro_rules! appends {
     ($buffer:ident; $(fn $name:ident($($arguments:tt)*) $body:block)*) => {
         $crate::abi::boundary::entry_points! {$(

@@ -1,4 +1,4 @@
-//! Updates of the events of recorded commands.
+//! Entry points that replace the events of recorded commands.
 
 use super::parts::{PartEvents, check_number};
 use super::{CommandBuffer, RecordedCommand};
@@ -11,7 +11,7 @@ use crate::event::{Event, Origin};
 use crosshandle::EventOptions;
 use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
 
-/// The events that a recorded command waits for and signals.
+/// The events for which a recorded command waits, and the event that it signals.
 pub(super) struct CommandEvents {
     pub(super) of_part: std::sync::Arc<Lock<PartEvents>>,
     pub(super) wait_count: usize,
@@ -19,7 +19,8 @@ pub(super) struct CommandEvents {
 }
 
 impl CommandBuffer {
-    /// Creates an event that a command signals in each run. It is complete before the first run.
+    /// Creates an event that a command signals in each run. The event counts no signal yet, so it
+    /// is complete before the first run.
     pub(super) fn create_event(&self) -> Result<crosshandle::Event> {
         let options = EventOptions::new()
             .shareable(false)
@@ -27,7 +28,7 @@ impl CommandBuffer {
         Ok(self.context.on(&self.device)?.create_event_with(options)?)
     }
 
-    /// Returns a handle for an event that a command of this command buffer signals.
+    /// Returns a UR handle for an event that a command in this command buffer signals.
     pub(super) fn hand_out(&self, event: crosshandle::Event) -> ur_event_handle_t {
         let command = ur_command_t::UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP;
         Event::hand_out(self.context.clone(), event, Origin::Recorded(command))
@@ -35,8 +36,8 @@ impl CommandBuffer {
 }
 
 entry_points! {
-    /// Replaces the event that the command signals in later runs. Runs that are already enqueued
-    /// still signal the old event.
+    /// Replaces the event that a command signals in later runs. Runs that were already enqueued
+    /// still signal the previous event.
     pub(super) fn update_signal(command: Handle<RecordedCommand>, event: Out<ur_event_handle_t>) {
         let buffer = command.buffer()?;
         buffer.updatable()?;
@@ -52,7 +53,7 @@ entry_points! {
         event.put(buffer.hand_out(new))
     }
 
-    /// Replaces the events that the command waits for in later runs.
+    /// Replaces the events for which a command waits in later runs.
     pub(super) fn update_waits(
         command: Handle<RecordedCommand>,
         waits(count, first): WaitList,
@@ -64,8 +65,8 @@ entry_points! {
         if new.is_empty() {
             return Ok(());
         }
-        // The replaced events are dropped after the lock is released, because their drop may drop
-        // further objects.
+        // The replaced events are dropped after the lock is released, because dropping an event may
+        // drop further objects.
         let replaced = std::mem::replace(&mut command.events.of_part.lock().waits, new);
         drop(replaced);
         Ok(())

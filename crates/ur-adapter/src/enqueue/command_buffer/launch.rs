@@ -1,4 +1,4 @@
-//! Recording and updating kernel launches.
+//! Entry points that record kernel launches, and update them.
 
 use super::CommandBuffer;
 use super::appended::{Appended, SyncPoints};
@@ -20,18 +20,19 @@ use unified_runtime_sys::{
     ur_exp_kernel_arg_properties_t, ur_kernel_handle_t, ur_result_t,
 };
 
-/// The current state of a recorded launch. An update contains only the changes.
+/// The current kernel, arguments and sizes of a recorded launch. They are stored because an update
+/// specifies only what changes.
 #[derive(Clone)]
 pub(super) struct RecordedLaunch {
     kernel: Ref<Kernel>,
     arguments: Arguments<'static>,
-    /// The other kernels that an update may select, each with its latest arguments.
+    /// The alternative kernels that an update may select, each with its latest arguments.
     alternatives: Vec<(Ref<Kernel>, Arguments<'static>)>,
     sizes: Sizes,
 }
 
 impl RecordedLaunch {
-    /// Returns the launch as a command.
+    /// Creates the command for the launch.
     ///
     /// # Safety
     /// The caller must uphold the contract of [`launch_command`].
@@ -50,10 +51,11 @@ impl RecordedLaunch {
     }
 }
 
-/// Records a launch without arguments.
+/// Records a kernel launch. The kernel must have no arguments.
 ///
 /// # Safety
-/// The caller must uphold the specification of this entry point.
+/// The caller must pass arguments that satisfy UR's specification of
+/// `urCommandBufferAppendKernelLaunchExp`.
 pub(super) unsafe extern "C" fn append(
     buffer: ur_exp_command_buffer_handle_t,
     kernel: ur_kernel_handle_t,
@@ -72,7 +74,7 @@ pub(super) unsafe extern "C" fn append(
     command: *mut ur_exp_command_buffer_command_handle_t,
 ) -> ur_result_t {
     let (count, none) = (0, ptr::null());
-    // SAFETY: the caller upholds this function's contract. There are no arguments.
+    // SAFETY: the caller upholds this function's contract. The list of kernel arguments is empty.
     unsafe {
         append_with_args(
             buffer,
@@ -122,7 +124,8 @@ entry_points! {
                 "the command's own kernel cannot be an alternative",
             ));
         }
-        // SAFETY: the caller passes `dimensions` numbers, and arguments that match their types.
+        // SAFETY: the caller passes arrays with `dimensions` elements, and kernel arguments whose
+        // values match their types.
         let (sizes, arguments) = unsafe {
             (
                 Sizes::read(dimensions, offset, global, local)?,
@@ -137,25 +140,25 @@ entry_points! {
             alternatives: alternatives.collect(),
             sizes,
         };
-        // SAFETY: the caller is responsible for the kernel's actions in every run of the command
-        // buffer.
+        // SAFETY: the caller guarantees that the kernel may run with these arguments in every run
+        // of the command buffer.
         let command = unsafe { launch.command(buffer) }?;
         buffer.append(command, Some(launch), appended)
     }
 
-    /// Updates kernel launches of a command buffer. If the call fails, no launch has changed, with
-    /// one exception: after an error of the driver in a command buffer with events, some launches
-    /// may have changed.
+    /// Updates kernel launches in a command buffer. If the call fails, it has changed no launch,
+    /// with one exception. If a command buffer with events is updated and the driver fails, some
+    /// launches may have changed.
     pub(super) fn update(
         buffer: Handle<CommandBuffer>,
         updates(count, first): List<ur_exp_command_buffer_update_kernel_launch_desc_t>,
     ) {
-        // The command buffer is checked before the commands, so that its errors take precedence.
+        // The command buffer is validated before the commands, so its errors take precedence.
         let run = buffer.updatable().map_err(|failure| match updates.first() {
             Some(update) if update.hCommand.is_null() => Failure::NULL_HANDLE,
             _ => failure,
         })?;
-        // This variable is declared before the lock guard, so that replaced objects are dropped
+        // This variable is declared before the lock guard, so the replaced objects are dropped
         // after the lock is released.
         let _replaced;
         let mut changed: Vec<(Ref<super::RecordedCommand>, RecordedLaunch)> = Vec::new();
@@ -163,7 +166,7 @@ entry_points! {
         let _updating = buffer.updating.lock();
         for update in updates {
             let command = buffer.command(update.hCommand)?;
-            // Several updates of the same command are combined.
+            // Several updates of one command are merged.
             let earlier = changed.iter().rev().find(|(other, _)| ptr::eq(&**other, &*command));
             let present = match earlier {
                 Some((_, launch)) => Some(launch.clone()),
@@ -173,18 +176,18 @@ entry_points! {
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
                 "this command launches no kernel",
             ))?;
-            // SAFETY: the caller passes lists of the given lengths, and arguments that match their
-            // types.
+            // SAFETY: the caller passes lists with the given lengths, and kernel arguments whose
+            // values match their types.
             let new = unsafe { updated(buffer, present, update) }?;
-            // SAFETY: the caller is responsible for the kernel's actions in every run of the
-            // command buffer.
+            // SAFETY: the caller guarantees that the kernel may run with these arguments in every
+            // run of the command buffer.
             let made = unsafe { new.command(buffer) }?;
             commands.push((command.node, made));
             changed.push((command, new));
         }
         _replaced = run.update(commands)?;
         for (command, launch) in &mut changed {
-            // The previous launch is dropped with `changed`.
+            // `launch` now contains the previous launch, which is dropped with `changed`.
             if let Some(present) = &mut *command.launch.lock() {
                 std::mem::swap(present, launch);
             }
@@ -193,16 +196,16 @@ entry_points! {
     }
 }
 
-/// Applies an update to a launch.
+/// Applies an update to a recorded launch, and returns the new launch.
 ///
 /// # Errors
-/// Returns `INVALID_VALUE` if the dimensions change and not all sizes are given,
-/// `INVALID_KERNEL_ARGUMENT_INDEX` if an argument does not exist, and `INVALID_KERNEL` for a kernel
-/// that is not an alternative.
+/// Returns `INVALID_VALUE` if the number of dimensions changes but the update has no new offset or
+/// no new global size. Also returns `INVALID_VALUE` for a kernel that is not an alternative.
+/// Returns `INVALID_KERNEL_ARGUMENT_INDEX` if an argument does not exist.
 ///
 /// # Safety
-/// The caller must ensure that the update's lists have the given lengths, and its arguments match
-/// their types.
+/// The caller must ensure that the update's lists have the given lengths, and that the values of
+/// kernel arguments match their types.
 unsafe fn updated(
     buffer: &Shared<CommandBuffer>,
     present: RecordedLaunch,
@@ -233,7 +236,7 @@ unsafe fn updated(
         }
         if let Some(global) = read_sizes(dimensions, global, 1)? {
             sizes.global = global;
-            // If the update has no local size, the adapter chooses one.
+            // Without a new local size, the adapter chooses one for the new global size.
             sizes.local = None;
         }
         if let Some(local) = read_sizes(dimensions, update.pNewLocalWorkSize, 1)? {
@@ -248,8 +251,8 @@ unsafe fn updated(
                 "this kernel was not named as an alternative when the command was recorded",
             )
         })?;
-        // Start from the latest arguments of this kernel, because the update contains only the
-        // changed arguments.
+        // Continue with this kernel's latest arguments, because the update contains only changed
+        // arguments.
         let (other, its_arguments) = &mut alternatives[index];
         std::mem::swap(&mut kernel, other);
         std::mem::swap(&mut arguments, its_arguments);
@@ -263,7 +266,7 @@ unsafe fn updated(
         }
         let pointers = list(update.pNewPointerArgList, update.numNewPointerArgs as usize)?;
         for new in pointers {
-            // An argument's value is passed by its address, so pass the address of the pointer.
+            // The update contains the address at which the pointer is stored.
             let place = new.pNewPointerArg.cast::<*const c_void>();
             let pointer = place.as_ref().copied().unwrap_or(ptr::null());
             let argument = Argument::of_pointer(buffer, pointer);

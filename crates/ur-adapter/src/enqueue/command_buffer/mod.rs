@@ -1,8 +1,9 @@
-//! Command buffers: commands that are recorded once, and enqueued together any number of times.
+//! Command buffers: commands that are recorded once and then enqueued together any number of times.
 //!
-//! - `appended`: the common part of all recording calls.
-//! - `parts`: recorded commands, divided at commands with events, and how they run.
-//! - `append`, `append_rect`, `launch`: the recording entry points. `launch` also updates.
+//! - `appended`: the arguments that all recording calls share.
+//! - `parts`: the division of a command buffer at commands with events, and the runs of the parts.
+//! - `append`, `append_rect`, `launch`: the recording entry points. `launch` also updates launches.
+//! - `events`: updates of the events of recorded commands.
 
 mod append;
 mod append_rect;
@@ -37,39 +38,41 @@ use unified_runtime_sys::{
     ur_exp_command_buffer_info_t, ur_result_t, ur_structure_type_t,
 };
 
-/// A command buffer.
+/// A UR command buffer handle.
 pub(crate) struct CommandBuffer {
     context: Ref<Context>,
     device: Ref<Device>,
     is_updatable: bool,
     is_in_order: bool,
     is_profiling: bool,
-    /// Held during an update, so that no update is lost. This lock is taken before all other locks.
+    /// Held during an update, so that concurrent updates do not overwrite each other. This lock is
+    /// acquired before all other locks.
     updating: Lock<()>,
-    /// This lock is never held during a driver call, because the driver may wait for a device.
+    /// The recorded commands. This lock is not held during a driver call, because the driver may
+    /// wait for a device.
     state: Lock<State>,
 }
 
-/// A recorded command. Its handle is valid as long as its command buffer lives.
+/// A UR handle of a recorded command. It is valid as long as its command buffer exists.
 pub(crate) struct RecordedCommand {
     buffer: Weak<Shared<CommandBuffer>>,
     node: PartNode,
     events: CommandEvents,
-    /// The launch, if the command is a kernel launch. An update starts from this state and replaces
-    /// it. No other lock is taken while this lock is held.
+    /// The current launch, if the command is a kernel launch. An update starts from this launch and
+    /// replaces it. No other lock is acquired while this lock is held.
     launch: Lock<Option<RecordedLaunch>>,
 }
 
 struct State {
     phase: Phase,
-    /// The command of each sync point.
+    /// The node of each sync point's command.
     points: Vec<PartNode>,
     commands: Vec<Ref<RecordedCommand>>,
 }
 
 enum Phase {
     Recording(Recordings),
-    /// A thread is instantiating the command buffer, and has taken the recording.
+    /// A thread has taken the recording and is instantiating it.
     Finalizing,
     Final(Arc<Parts>),
 }
@@ -98,10 +101,11 @@ impl Destination for CommandBuffer {
     fn note(&self, buffer: BufferUse<'_>) {
         match &mut self.state.lock().phase {
             Phase::Recording(recording) => recording.note(&buffer),
-            // The caller is appending a command, which will be refused.
+            // The caller is appending a command. The call will be refused, so the use is
+            // irrelevant.
             Phase::Finalizing => {}
-            // An update makes the command buffer use this buffer. If the update fails later, the
-            // buffer tracks queues that do not use it, which is harmless.
+            // An update makes the command buffer use this buffer. If the update then fails, the
+            // buffer records queues that do not use it. This is harmless.
             Phase::Final(run) => run.note(&buffer),
         }
     }
@@ -118,7 +122,7 @@ impl RecordedCommand {
     /// Returns the command buffer that contains this command.
     ///
     /// # Errors
-    /// Returns `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP` if the command buffer has ended.
+    /// Returns `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP` if the command buffer no longer exists.
     fn buffer(&self) -> Result<Ref<CommandBuffer>> {
         self.buffer.upgrade().ok_or_else(|| {
             Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP)
@@ -130,8 +134,9 @@ impl Shared<CommandBuffer> {
     /// Records a command, with the events that it waits for and signals in each run.
     ///
     /// # Errors
-    /// Returns `INVALID_OPERATION` for a finalized command buffer, and
-    /// `INVALID_COMMAND_BUFFER_SYNC_POINT_EXP`.
+    /// Returns `INVALID_OPERATION` if the command buffer is finalized, or if the caller requests a
+    /// command handle but updates are disabled. Returns `INVALID_COMMAND_BUFFER_SYNC_POINT_EXP` for
+    /// an unknown sync point.
     fn append(
         &self,
         command: Command,
@@ -192,7 +197,7 @@ impl Shared<CommandBuffer> {
 }
 
 impl CommandBuffer {
-    /// Returns the bytes of the descriptor. Padding bytes are zero.
+    /// Returns the bytes of the command buffer's description. Padding bytes are zero.
     fn descriptor(&self) -> [u8; size_of::<ur_exp_command_buffer_desc_t>()] {
         let mut bytes = [0; size_of::<ur_exp_command_buffer_desc_t>()];
         let kind = ur_structure_type_t::UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_DESC.0;
@@ -204,10 +209,10 @@ impl CommandBuffer {
         bytes
     }
 
-    /// Fails if the caller wants a command's handle but the command buffer cannot be updated.
+    /// Checks that the caller requests a command handle only if the command buffer allows updates.
     ///
     /// # Errors
-    /// Returns `INVALID_OPERATION` in this case.
+    /// Returns `INVALID_OPERATION` if updates are not allowed.
     fn check_wanted(&self, appended: &Appended<'_>) -> Result<()> {
         match appended.command {
             Some(_) if !self.is_updatable => Err(Failure::new(
@@ -218,10 +223,12 @@ impl CommandBuffer {
         }
     }
 
-    /// Returns a command by its handle. Only known handles are accepted.
+    /// Looks up a command by its handle. The handle is not dereferenced.
     ///
     /// # Errors
-    /// Returns `INVALID_NULL_HANDLE` or `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP`.
+    /// Returns `INVALID_NULL_HANDLE` if the handle is null. Returns
+    /// `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP` if the command does not belong to this command
+    /// buffer.
     fn command(
         &self,
         handle: ur_exp_command_buffer_command_handle_t,
@@ -240,10 +247,10 @@ impl CommandBuffer {
         })
     }
 
-    /// Returns the executable parts.
+    /// Returns the executable parts of the finalized command buffer.
     ///
     /// # Errors
-    /// Returns `INVALID_OPERATION` before the command buffer is finalized.
+    /// Returns `INVALID_OPERATION` if the command buffer is not finalized.
     fn run(&self) -> Result<Arc<Parts>> {
         match &self.state.lock().phase {
             Phase::Final(run) => Ok(Arc::clone(run)),
@@ -251,7 +258,8 @@ impl CommandBuffer {
         }
     }
 
-    /// Returns the executable parts for an update.
+    /// Returns the executable parts of the finalized command buffer, so that the caller can update
+    /// them.
     ///
     /// # Errors
     /// Returns `INVALID_OPERATION` if the command buffer is not finalized, or was not created for
@@ -267,12 +275,12 @@ impl CommandBuffer {
         Ok(run)
     }
 
-    /// Instantiates the recording.
+    /// Finalizes the command buffer, which makes it executable.
     ///
     /// # Errors
-    /// Returns `INVALID_OPERATION` if the command buffer is finalized, or another thread is
-    /// finalizing it. Fails if a limit of the driver is reached. After that, commands can still be
-    /// appended.
+    /// Returns `INVALID_OPERATION` if the command buffer is already finalized, or if another thread
+    /// is finalizing it. Returns an error from `crosshandle` if the driver reaches a limit. After
+    /// such an error, commands can still be appended.
     fn finalize(&self) -> Result<()> {
         let recording = {
             let state = &mut *self.state.lock();
@@ -282,7 +290,7 @@ impl CommandBuffer {
                     state.phase = phase;
                     return Err(Failure::new(
                         ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                        "this command buffer is finalized already",
+                        "this command buffer is already finalized",
                     ));
                 }
             }
@@ -341,8 +349,8 @@ entry_points! {
         }
     }
 
-    /// Enqueues a run. All runs of a command buffer follow each other, in any queues. The runs that
-    /// a queue records into a capture are ordered only by that capture.
+    /// Enqueues a run of the command buffer. Runs of one command buffer execute one after another,
+    /// even in different queues. If a queue is being captured, only the capture orders its runs.
     pub(crate) fn enqueue(
         queue: Handle<Queue>,
         buffer: Handle<CommandBuffer>,
@@ -370,19 +378,19 @@ entry_points! {
     }
 }
 
-/// The reason why command buffers have no native handles.
+/// The reason why command buffers have no native handle.
 struct NativeBuffers;
 
 impl Reason for NativeBuffers {
-    const TEXT: &str = "command buffers of this adapter are not a single object of a driver";
+    const TEXT: &str = "command buffers of this adapter have no native handle, because they are not a single object of a driver";
 }
 
-/// The reason why native commands are not recorded.
+/// The reason why command buffers refuse native commands.
 struct NativeCommands;
 
 impl Reason for NativeCommands {
-    const TEXT: &str = "this adapter records no native commands: the driver's graph is not made while commands are \
-         recorded";
+    const TEXT: &str = "this adapter cannot record native commands, because it creates the driver's graph only after \
+         recording";
 }
 
 /// The entry points for command buffers.

@@ -1,11 +1,10 @@
-//! Parts of a command buffer. A command buffer is divided into parts at the commands that have
-//! events.
+//! Parts of a command buffer, which is divided at the commands that have events.
 //!
-//! A driver's graph has no events in its middle. So a command that waits for events begins a part,
-//! and a command that signals an event ends one. A run submits the parts in order. The first
-//! command of a part waits for the latest signals of its events at that time, and the last command
-//! signals the part's event. A command buffer without such commands is one part, and each run is
-//! one submission.
+//! A driver's graph can neither wait for an event nor signal one between its nodes. So a command
+//! that waits for events begins a new part, and a command that signals an event ends its part. A
+//! run submits the parts in order. When a run is submitted, the first command of each part waits
+//! for the latest signals of the part's events. The last command of a part signals the part's
+//! event. A command buffer without such commands has one part, and each run is one submission.
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
@@ -21,29 +20,29 @@ use crosshandle::{
 use std::sync::Arc;
 use unified_runtime_sys::{ur_command_t, ur_result_t};
 
-/// The events of a part. Updates of the command buffer replace them.
+/// The events of a part. An update of the command buffer may replace them.
 #[derive(Default)]
 pub(super) struct PartEvents {
-    /// The events that the part waits for. Their number does not change.
+    /// The events for which the part waits. Updates do not change their number.
     pub(super) waits: Vec<Ref<Event>>,
-    /// The event that the part signals.
+    /// The event that the part signals when it is complete.
     pub(super) signal: Option<crosshandle::Event>,
 }
 
-/// A command's position in its part.
+/// The position of a command in a command buffer: its part, and its node in that part.
 #[derive(Clone, Copy)]
 pub(super) struct PartNode {
     part: u32,
     node: Node,
 }
 
-/// The parts of a command buffer that is being recorded. There is at least one part.
+/// The parts of a command buffer while it is recorded. At least one part exists.
 pub(super) struct Recordings(Vec<PartRecording>);
 
 struct PartRecording {
     recording: Recording,
     is_empty: bool,
-    /// Whether the part has an event to signal, so that further commands start a new part.
+    /// Whether the part has an event to signal. Further commands then start a new part.
     is_ended: bool,
     events: Arc<Lock<PartEvents>>,
 }
@@ -60,18 +59,19 @@ impl PartRecording {
 }
 
 impl Recordings {
-    /// Starts recording in a context.
+    /// Starts a recording with one empty part.
     pub(super) fn new(context: &Context) -> Self {
         Self(vec![PartRecording::new(context)])
     }
 
-    /// Records in a buffer that a command uses it. The use is part of the first recording, because
-    /// every run includes the first part.
+    /// Marks a buffer as used by a command. The first part stores the use, because every run
+    /// includes the first part.
     pub(super) fn note(&mut self, buffer: &BufferUse<'_>) {
         self.0[0].recording.note(buffer);
     }
 
-    /// Records a command with its events. Returns its node, and the events of its part.
+    /// Records a command with its events. Returns the command's position, and the events of its
+    /// part.
     pub(super) fn add(
         &mut self,
         context: &Context,
@@ -85,7 +85,7 @@ impl Recordings {
         }
         let part = self.0.len() - 1;
         let last = &mut self.0[part];
-        // Earlier parts are complete before this part begins.
+        // Earlier parts are complete before this part starts, so only nodes in this part matter.
         let after = after.iter().filter(|node| node.part as usize == part);
         let after: Vec<Node> = after.map(|node| node.node).collect();
         let node = last.recording.add(command, &after)?;
@@ -100,7 +100,7 @@ impl Recordings {
         Ok((PartNode { part, node }, Arc::clone(&last.events)))
     }
 
-    /// Instantiates the parts.
+    /// Creates an executable graph for each part.
     pub(super) fn instantiate(&self) -> Result<Parts> {
         let parts = self.0.iter().map(|part| {
             Ok(Part {
@@ -115,10 +115,11 @@ impl Recordings {
     }
 }
 
-/// Parts that can run.
+/// The executable parts of a finalized command buffer.
 pub(super) struct Parts {
     parts: Vec<Part>,
-    /// The event of the latest run, if there are several parts. A single [`Run`] has its own event.
+    /// The event of the latest run, if the run had several submissions or events. A single [`Run`]
+    /// has its own event.
     last: Lock<Option<crosshandle::Event>>,
 }
 
@@ -128,13 +129,14 @@ struct Part {
 }
 
 impl Parts {
-    /// Records in a buffer that an updated command uses it.
+    /// Marks a buffer as used by an updated command.
     pub(super) fn note(&self, buffer: &BufferUse<'_>) {
         self.parts[0].run.note(buffer);
     }
 
-    /// Updates commands, and returns the replaced objects. Each part updates either all its
-    /// commands or none. If the driver refuses an update, parts that come earlier stay updated.
+    /// Updates commands, and returns the replaced objects. Each part updates either all of its
+    /// commands or none of them. If the driver refuses the update of one part, the preceding parts
+    /// stay updated.
     pub(super) fn update(&self, commands: Vec<(PartNode, Command)>) -> Result<Vec<Replaced>> {
         let mut by_part: Vec<Vec<(Node, Command)>> = Vec::new();
         by_part.resize_with(self.parts.len(), Vec::new);
@@ -148,10 +150,10 @@ impl Parts {
             .collect()
     }
 
-    /// Submits a run, or records it in the capture of its queue.
+    /// Submits a run, or records it if the queue is being captured.
     ///
     /// # Errors
-    /// Returns `GRAPH_CAPTURE_UNSUPPORTED` in a capture for commands with events.
+    /// Returns `GRAPH_CAPTURE_UNSUPPORTED` if the queue is being captured and a command has events.
     pub(super) fn submit(&self, submission: Submission<'_>, kind: ur_command_t) -> Result<()> {
         if let [Part { run, events }] = &*self.parts {
             let events = events.lock();
@@ -178,7 +180,7 @@ impl Parts {
     }
 }
 
-/// Fails if an update changes the number of events.
+/// Checks that an update does not change the number of events to wait for.
 ///
 /// # Errors
 /// Returns `INVALID_EVENT_WAIT_LIST` if the numbers differ.

@@ -1,13 +1,14 @@
-//! Captures, which turn the submissions of queues into nodes of a graph instead of running them.
+//! Captures. While a queue is being captured, its submissions become nodes of a graph and do not
+//! run.
 //!
-//! A capture begins in one queue, its origin. Another queue of the same context and device joins
-//! the capture with its first command that waits for an event of the capture (a fork). All queues
-//! leave the capture when the origin ends it. Before that, commands of the origin must follow all
-//! commands that the other queues have recorded (a join).
+//! A capture begins in one queue, its *origin*. Another queue with the same context and device
+//! joins the capture when one of its commands waits for an event from the capture (a *fork*). When
+//! the origin ends the capture, all queues leave it. Before that, commands of the origin must
+//! follow all commands that the other queues have recorded (a *join*).
 //!
-//! A node follows the nodes whose events its command waits for, and the nodes that precede it in
-//! the order of its queue. A node cannot wait for an event from outside the capture. Instead, each
-//! run of the whole graph waits for the event's signal that was the latest when the command was
+//! A node follows the nodes for whose events its command waits, and the nodes that precede it in
+//! its queue's order. A node cannot wait for an event from outside the capture. Instead, each run
+//! of the whole graph waits for one signal of that event: the latest signal when the command was
 //! recorded.
 
 use super::Graph;
@@ -26,63 +27,64 @@ use std::mem;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_command_t, ur_result_t};
 
-/// A capture, from its beginning to its end.
+/// A capture that is in progress or has ended.
 pub(crate) struct Capture {
     context: Ref<Context>,
     device: Ref<Device>,
     graph: Ref<Graph>,
-    /// Whether the program created the graph. If not, the capture created it.
+    /// The program created the graph if this field is true. Otherwise the capture created it.
     is_programs: bool,
     origin: Weak<CaptureSlot>,
     state: Lock<State>,
 }
 
-/// A reference of an event to a node of a capture.
+/// The graph node that an event represents.
 #[derive(Clone)]
 pub(crate) struct CapturedNode {
     capture: Weak<Capture>,
     index: u32,
 }
 
-/// The order of a command relative to other commands of its queue.
+/// The order of a command relative to other commands in its queue.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Order {
-    /// Whether the command follows all earlier submissions.
+    /// Whether the command follows all earlier submissions to the queue.
     pub(crate) after_earlier: bool,
-    /// Whether all later submissions follow the command.
+    /// Whether all later submissions to the queue follow the command.
     pub(crate) before_later: bool,
 }
 
 struct State {
-    /// The recorded graph, or `None` after the end of the capture.
+    /// The recorded graph. `None` after the capture has ended.
     recorded: Option<Recorded>,
-    /// Whether a command could not be recorded, so that the graph would be incomplete.
+    /// Whether a command could not be recorded. The graph would be incomplete, so the capture
+    /// fails.
     is_invalidated: bool,
     members: Vec<Member>,
 }
 
-/// A captured graph, or one that is being captured.
+/// A graph during its capture and afterwards.
 pub(crate) struct Recorded {
     pub(super) recording: Recording,
     pub(super) nodes: Vec<Entry>,
 }
 
-/// The properties of a node, apart from its command.
+/// The properties of a node, except its command.
 pub(super) struct Entry {
     node: crosshandle::graph::Node,
     pub(super) kind: ur_command_t,
-    /// The queue, as an index into the capture's queues. The origin is the first one.
+    /// The index of the node's queue in the capture. The origin has index 0.
     pub(super) queue: u32,
     pub(super) after: Vec<u32>,
 }
 
-/// A queue of the capture, and the nodes that its next command may follow.
+/// A queue in the capture, and the nodes that the queue's next command may have to follow.
 struct Member {
     slot: Weak<CaptureSlot>,
-    /// The latest node that all later nodes of the queue follow.
+    /// The latest node that all later nodes from this queue follow.
     barrier: Option<u32>,
-    /// The nodes since the barrier that later nodes of the queue do not follow automatically. A
-    /// barrier that waits only for certain events does not clear this list.
+    /// The nodes since the barrier that later nodes from this queue do not follow automatically. A
+    /// barrier that waits only for specific events does not clear this list.
     since: Vec<u32>,
 }
 
@@ -100,8 +102,8 @@ impl Capture {
     /// Begins a capture in a queue.
     ///
     /// # Errors
-    /// Returns `INVALID_OPERATION` for a queue that is already capturing, and the errors of
-    /// [`Graph::begin`].
+    /// Returns `INVALID_OPERATION` if the queue is already being captured. Otherwise returns the
+    /// same errors as [`Graph::begin`].
     pub(super) fn begin(queue: &Queue, graph: Ref<Graph>, is_programs: bool) -> Result<()> {
         let recording = Recording::new(queue.context().on(queue.device())?);
         let slot = queue.capture_slot();
@@ -124,7 +126,7 @@ impl Capture {
         if !slot.join(&capture) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                "this queue captures a graph already",
+                "this queue is already being captured",
             ));
         }
         capture
@@ -133,20 +135,21 @@ impl Capture {
             .inspect_err(|_| slot.leave(&capture))
     }
 
-    /// Ends the capture that a queue records into. Returns the graph, and whether the program
-    /// created it.
+    /// Ends the capture of a queue. Returns the graph, and whether the program created the graph.
     ///
     /// # Errors
-    /// Returns `COMMAND_LIST_NOT_CAPTURING`, also if another thread ends the capture. Returns
-    /// `INVALID_OPERATION` for a queue that is not the origin. Returns `GRAPH_CAPTURE_INVALIDATED`
-    /// and `GRAPH_UNJOINED_FORKS`, after which the capture has ended.
+    /// Returns `COMMAND_LIST_NOT_CAPTURING` if the queue is not being captured, or if another
+    /// thread ends the capture at the same time. Returns `INVALID_OPERATION` if the queue is not
+    /// the origin. Returns `GRAPH_CAPTURE_INVALIDATED` if a command could not be recorded, and
+    /// `GRAPH_UNJOINED_FORKS` if a queue was not joined. The capture has ended after the last two
+    /// errors.
     pub(super) fn end(queue: &Queue) -> Result<(Ref<Graph>, bool)> {
         let slot = queue.capture_slot();
         let capture = slot.capture().ok_or_else(not_capturing)?;
         if !capture.is_origin(slot) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                "the capture began in another queue, which must end it",
+                "another queue is the origin of this capture, and must end it",
             ));
         }
         let closed = capture.close().ok_or_else(not_capturing)?;
@@ -155,8 +158,8 @@ impl Capture {
         Ok((capture.graph.clone(), capture.is_programs))
     }
 
-    /// Ends the capture and removes all its queues. Returns the recorded graph, or `None` if
-    /// another thread ends the capture.
+    /// Ends the capture, and removes all queues from it. Returns the recorded graph. Returns `None`
+    /// if the capture has already ended.
     fn close(self: &Arc<Self>) -> Option<Result<Recorded>> {
         let (recorded, is_invalidated, members) = {
             let mut state = self.state.lock();
@@ -176,14 +179,14 @@ impl Capture {
         })
     }
 
-    /// Ends the capture after its origin queue was dropped.
+    /// Ends the capture because its origin queue was dropped.
     pub(super) fn abandon(self: &Arc<Self>) {
         if self.close().is_some() {
             self.graph.invalidate();
         }
     }
 
-    /// Returns whether the capture began in this queue.
+    /// Returns whether the capture began in the queue of this slot.
     pub(super) fn is_origin(&self, slot: &CaptureSlot) -> bool {
         std::ptr::eq(self.origin.as_ptr(), slot)
     }
@@ -192,19 +195,21 @@ impl Capture {
         &self.graph
     }
 
-    /// Calls `look` with the nodes recorded so far, or with `None` if the capture has ended.
+    /// Calls `look` with the recorded nodes. The argument is `None` if the capture has ended.
     pub(super) fn look<R>(&self, look: impl FnOnce(Option<&Recorded>) -> R) -> R {
         look(self.state.lock().recorded.as_ref())
     }
 
-    /// Returns the capture that records a command, if any.
+    /// Returns the capture that must record a command. Returns `None` if the command is to run.
     ///
-    /// It is the queue's capture, or the capture of the events that the command waits for. In the
-    /// second case, the queue joins the capture by recording the command.
+    /// The capture is the queue's own one, or the one to which the command's wait events belong. In
+    /// the second case, the queue joins the capture when it records the command.
     ///
     /// # Errors
-    /// Returns `GRAPH_INTERNAL_EVENT` for an event of an ended capture,
-    /// `GRAPH_CAPTURE_MERGE_ATTEMPT`, `GRAPH_CAPTURE_UNSUPPORTED`, and `GRAPH_CAPTURE_INVALIDATED`.
+    /// - `GRAPH_INTERNAL_EVENT` if a wait event belongs to a capture that has ended.
+    /// - `GRAPH_CAPTURE_MERGE_ATTEMPT` if wait events belong to another capture.
+    /// - `GRAPH_CAPTURE_UNSUPPORTED` if the queue has another context or device than the capture.
+    /// - `GRAPH_CAPTURE_INVALIDATED` if the capture was invalidated earlier.
     pub(crate) fn of_command<'a>(
         queue: &Queue,
         own: Option<Arc<Self>>,
@@ -235,7 +240,7 @@ impl Capture {
         Ok(found)
     }
 
-    /// Checks that a queue's commands can be recorded in this capture.
+    /// Checks that the capture can record commands from a queue.
     fn check(&self, queue: &Queue) -> Result<()> {
         self.state.lock().recorded()?;
         let is_same = std::ptr::eq(&**queue.context(), &*self.context)
@@ -254,7 +259,7 @@ impl Capture {
         self.state.lock().is_invalidated = true;
     }
 
-    /// Invalidates the capture because something could not be recorded. Returns the failure.
+    /// Invalidates the capture because a command could not be recorded. Returns the failure.
     fn fail(&self, result: ur_result_t, why: impl Into<Cow<'static, str>>) -> Failure {
         self.invalidate();
         Failure::new(result, why)
@@ -266,31 +271,33 @@ impl Capture {
         self.fail(ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED, why)
     }
 
-    /// Records in a buffer that a command of this capture uses it.
+    /// Marks a buffer as used by a command in this capture.
     pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
         if let Some(recorded) = &mut self.state.lock().recorded {
             recorded.recording.note(buffer);
         }
     }
 
-    /// Makes each run of the graph wait for signals of events outside the graph.
+    /// Makes each run of the graph wait for signals of events from outside the graph.
     ///
     /// # Errors
-    /// Returns `GRAPH_CAPTURE_INVALIDATED` if the capture was invalidated earlier.
+    /// Returns `GRAPH_CAPTURE_INVALIDATED` if the capture was invalidated earlier or has ended.
     pub(crate) fn wait_for(&self, waits: impl IntoIterator<Item = (Event, u64)>) -> Result<()> {
         let waits: Waits = waits.into_iter().collect();
         self.state.lock().recorded()?.recording.wait_for(waits);
         Ok(())
     }
 
-    /// Records commands of a queue, in order. The first command follows the nodes in `after`.
-    /// Returns the node of the last command.
+    /// Records commands from a queue, in order, and returns the node of the last command. The first
+    /// command follows the nodes in `after`.
     ///
     /// # Errors
-    /// Returns `GRAPH_CAPTURE_INVALIDATED`. Returns `GRAPH_CAPTURE_UNSUPPORTED` for a command that
-    /// graphs do not support, `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue
-    /// meanwhile, and `INVALID_ARGUMENT` for an empty list. These three invalidate the capture,
-    /// because it is unknown which commands it contains.
+    /// Returns `GRAPH_CAPTURE_INVALIDATED` if the capture was invalidated earlier or has ended.
+    ///
+    /// The other errors invalidate the capture, because it may contain only some of the commands:
+    /// - `GRAPH_CAPTURE_UNSUPPORTED` if graphs do not support a command.
+    /// - `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue in the meantime.
+    /// - `INVALID_ARGUMENT` if `commands` is empty.
     pub(crate) fn record(
         self: &Arc<Self>,
         queue: &Queue,
@@ -322,16 +329,17 @@ impl State {
     /// Returns the recorded graph.
     ///
     /// # Errors
-    /// Returns `GRAPH_CAPTURE_INVALIDATED` if the capture was invalidated earlier.
+    /// Returns `GRAPH_CAPTURE_INVALIDATED` if the capture was invalidated or has ended.
     fn recorded(&mut self) -> Result<&mut Recorded> {
         let recorded = self.recorded.as_mut().filter(|_| !self.is_invalidated);
         recorded.ok_or_else(invalidated)
     }
 
-    /// Returns the index of a queue of the capture. A queue that is not part of it yet joins it.
+    /// Returns the index of a queue in the capture. Adds the queue if it is not part of the capture
+    /// yet.
     ///
     /// # Errors
-    /// Returns `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue meanwhile.
+    /// Returns `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue in the meantime.
     fn member(&mut self, slot: &Arc<CaptureSlot>, capture: &Arc<Capture>) -> Result<usize> {
         let is_it = |member: &Member| std::ptr::eq(member.slot.as_ptr(), &**slot);
         if let Some(index) = self.members.iter().position(is_it) {
@@ -340,14 +348,14 @@ impl State {
         if !slot.join(capture) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_MERGE_ATTEMPT,
-                "this queue records in another capture",
+                "this queue is part of another capture",
             ));
         }
         self.members.push(Member::new(Arc::downgrade(slot)));
         Ok(self.members.len() - 1)
     }
 
-    /// Records a command of a queue.
+    /// Records one command from a queue, and returns the index of its node.
     fn add(
         &mut self,
         member: usize,
@@ -371,7 +379,8 @@ impl State {
             .iter()
             .map(|index| nodes[*index as usize].node)
             .collect();
-        // Indexes fit into 32 bits, because the library's graph limits the number of nodes.
+        // The index fits into 32 bits, because a graph in `crosshandle` has a maximum number of
+        // nodes.
         let node = recording.add(command, &before).map_err(|error| {
             let unsupported = matches!(error, Error::Unsupported(_));
             let failure = Failure::from(error);
@@ -387,8 +396,8 @@ impl State {
             after,
         });
         if is_in_order || order.after_earlier {
-            // This command follows the nodes in the list, so nodes that follow this command follow
-            // them too.
+            // This command follows the nodes in `since`. Nodes that follow this command follow them
+            // implicitly.
             queue.since.clear();
         }
         if is_in_order || order.before_later {
@@ -401,7 +410,7 @@ impl State {
 }
 
 impl Recorded {
-    /// Returns the graph, if all its other queues were joined to the origin.
+    /// Returns the graph if all other queues were joined to the origin.
     ///
     /// # Errors
     /// Returns `GRAPH_UNJOINED_FORKS` if a queue was not joined.
@@ -410,16 +419,16 @@ impl Recorded {
             true => Ok(self),
             false => Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_GRAPH_UNJOINED_FORKS,
-                "another queue recorded commands that none of the queue in which the capture began comes \
-                 after",
+                "another queue recorded commands that no command of the capture's origin queue follows",
             )),
         }
     }
 
-    /// Returns whether each node of another queue is followed by a node of the origin.
+    /// Returns whether each node from another queue is directly or indirectly followed by a node
+    /// from the origin.
     fn is_joined(&self) -> bool {
         let mut is_joined: Vec<bool> = self.nodes.iter().map(|node| node.queue == 0).collect();
-        // A node only follows nodes with smaller indexes.
+        // A node follows only nodes with smaller indexes.
         for (index, node) in self.nodes.iter().enumerate().rev() {
             if is_joined[index] {
                 node.after
@@ -434,18 +443,18 @@ impl Recorded {
 fn not_capturing() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_COMMAND_LIST_NOT_CAPTURING,
-        "this queue captures no graph",
+        "this queue is not being captured",
     )
 }
 
 fn invalidated() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED,
-        "something could not be recorded, so that this capture makes no graph; end it",
+        "a command could not be recorded, so this capture cannot produce a graph: end the capture",
     )
 }
 
-/// Returns the failure for an event of a capture that is used elsewhere.
+/// Returns the failure for using an event of a captured command outside its capture.
 #[cold]
 pub(crate) fn internal_event() -> Failure {
     Failure::new(

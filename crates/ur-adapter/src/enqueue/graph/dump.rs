@@ -1,16 +1,16 @@
-//! Graphs as text in the DOT language.
+//! Graphs in the DOT language.
 
 use super::capture::Recorded;
 use std::fmt::Write;
 use unified_runtime_sys::ur_command_t;
 
-/// Returns the nodes of a graph with their commands and queues, and its edges.
+/// Returns a graph in DOT form: its nodes, with their commands and queues, and its edges.
 pub(super) fn dot(id: u64, recorded: Option<&Recorded>) -> String {
     let mut text = format!("digraph graph_{id} {{\n");
     let nodes = recorded.map_or(&[][..], |recorded| &recorded.nodes);
     for (index, node) in nodes.iter().enumerate() {
         let (name, queue) = (name_of(node.kind), node.queue);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "  n{index} [label=\"{index}: {name}\\nqueue {queue}\"];"
@@ -23,7 +23,7 @@ pub(super) fn dot(id: u64, recorded: Option<&Recorded>) -> String {
     text
 }
 
-/// Returns the name of a command in the drawing.
+/// Returns the label for a type of command.
 fn name_of(kind: ur_command_t) -> &'static str {
     match kind {
         ur_command_t::UR_COMMAND_KERNEL_LAUNCH => "kernel launch",

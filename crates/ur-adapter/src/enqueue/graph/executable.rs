@@ -1,4 +1,4 @@
-//! Executable graphs, which queues run.
+//! Executable graphs, which can be enqueued.
 
 use super::recording::Run;
 use super::{Graph, no_native};
@@ -13,8 +13,8 @@ use unified_runtime_sys::{
     ur_exp_executable_graph_handle_t_, ur_native_handle_t, ur_result_t,
 };
 
-/// An executable graph. It keeps all objects that it needs, so the graph that it was made from may
-/// be destroyed first.
+/// A UR executable graph handle. It holds references to all objects that it needs, so the graph
+/// from which it was created may be destroyed first.
 pub(crate) struct Executable {
     context: Ref<Context>,
     run: Run,
@@ -25,10 +25,11 @@ impl Object for Executable {
 }
 
 impl Executable {
-    /// Creates an executable graph for the caller.
+    /// Creates an executable graph, and returns its UR handle.
     ///
     /// # Errors
-    /// Returns the errors of [`Graph::captured`], and fails if a limit of the driver is reached.
+    /// Returns the same errors as [`Graph::captured`]. Returns an error from `crosshandle` if the
+    /// driver reaches a limit.
     pub(super) fn create(graph: &Graph) -> Result<ur_exp_executable_graph_handle_t> {
         let captured = graph.captured()?;
         Ok(Shared::hand_out(Shared::new(Self {
@@ -38,9 +39,10 @@ impl Executable {
     }
 }
 
-/// Destroys an executable graph without waiting. Running commands keep the objects that they need.
+/// Destroys an executable graph without waiting for its runs. Running commands hold references to
+/// the objects that they need.
 pub(super) unsafe extern "C" fn destroy(graph: ur_exp_executable_graph_handle_t) -> ur_result_t {
-    // SAFETY: the caller passes null or an executable graph with one reference.
+    // SAFETY: the caller passes null or an executable graph on which UR holds its only reference.
     unsafe { release::<Executable>(graph) }
 }
 
@@ -58,7 +60,7 @@ entry_points! {
         if !std::ptr::eq(&**queue.context(), &*graph.context) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_QUEUE,
-                "this queue is one of another context than the graph",
+                "this queue belongs to another context than the graph",
             ));
         }
         let submission = Submission::new(queue, waits, event)?;

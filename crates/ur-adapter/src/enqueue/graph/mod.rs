@@ -1,9 +1,9 @@
-//! Graphs: queues record commands in them, and run them together any number of times.
+//! Graphs: queues record commands in a graph, which can then run any number of times.
 //!
-//! - `recording`: recorded commands, and how they run. Command buffers use it too.
-//! - `capture`, `slot`: queues that record their submissions.
+//! - `recording`: recorded commands and their runs. Command buffers use this module too.
+//! - `capture`, `slot`: captures, in which queues record their submissions.
 //! - `queue`: the entry points that begin and end a capture.
-//! - `executable`: graphs that can run.
+//! - `executable`: executable graphs.
 //! - `dump`: graphs as text.
 
 pub(crate) mod capture;
@@ -31,18 +31,18 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// A graph that a queue captures, or has captured.
+/// A UR graph handle. The graph is empty, is being captured, or has been captured.
 pub(crate) struct Graph {
     context: Ref<Context>,
-    /// Number of the graph, which is unique in the process. Later graphs have greater numbers.
+    /// The number of the graph. It is unique in the process, and later graphs have greater numbers.
     id: u64,
-    /// The lock is never held during a driver call.
+    /// The state of the graph. The lock is not held during a driver call.
     contents: Lock<Contents>,
     callbacks: Lock<Vec<Callback>>,
 }
 
 enum Contents {
-    /// No capture into the graph has begun.
+    /// No capture has recorded into the graph.
     New,
     Capturing(Weak<Capture>),
     Captured(Arc<Recorded>),
@@ -50,15 +50,15 @@ enum Contents {
     Invalid,
 }
 
-/// A function to call when the graph is destroyed.
+/// A function that is called when the graph is destroyed.
 struct Callback {
     function: unsafe extern "C" fn(*mut c_void),
     data: *mut c_void,
 }
 
-// SAFETY: the data is only passed to the function. The caller of `urGraphSetDestructionCallbackExp`
-// allows the call in the thread that destroys the graph, or that ends a capture which fails to fill
-// it.
+// SAFETY: the adapter only passes the data to the function. The caller of
+// `urGraphSetDestructionCallbackExp` allows the call on the thread that drops the graph. This
+// thread may be one that ends a failed capture.
 unsafe impl Send for Callback {}
 
 impl Object for Graph {
@@ -70,7 +70,7 @@ fn invalid(message: &'static str) -> Failure {
 }
 
 impl Graph {
-    /// Creates an empty graph without a reference from UR.
+    /// Creates an empty graph. UR does not hold a reference to it yet.
     fn create(context: &Shared<Context>) -> Ref<Self> {
         static IDS: AtomicU64 = AtomicU64::new(1);
         Shared::new(Self {
@@ -81,11 +81,11 @@ impl Graph {
         })
     }
 
-    /// Records that a capture fills this graph.
+    /// Marks the graph as being captured.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` for a graph that has nodes or belongs to another capture, and
-    /// `INVALID_GRAPH` for a graph whose capture failed.
+    /// Returns `INVALID_ARGUMENT` if the graph has nodes or another capture records into it.
+    /// Returns `INVALID_GRAPH` if an earlier capture of the graph failed.
     fn begin(&self, capture: &Arc<Capture>) -> Result<()> {
         let mut contents = self.contents.lock();
         match &*contents {
@@ -105,7 +105,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Stores the result of a capture.
+    /// Stores the captured nodes.
     fn fill(&self, recorded: Recorded) {
         *self.contents.lock() = Contents::Captured(Arc::new(recorded));
     }
@@ -115,10 +115,11 @@ impl Graph {
         *self.contents.lock() = Contents::Invalid;
     }
 
-    /// Calls `look` with the nodes recorded so far, if any.
+    /// Calls `look` with the nodes that have been recorded so far. The argument is `None` if no
+    /// capture has begun or the capture has ended.
     ///
     /// # Errors
-    /// Returns `INVALID_GRAPH` after a failed capture.
+    /// Returns `INVALID_GRAPH` if the capture of the graph failed.
     fn look<R>(&self, look: impl FnOnce(Option<&Recorded>) -> R) -> Result<R> {
         let recorded = match &*self.contents.lock() {
             Contents::New => None,
@@ -136,8 +137,8 @@ impl Graph {
     /// Returns the captured graph.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` for an empty graph, and `INVALID_GRAPH` during a capture or after
-    /// a failed one.
+    /// Returns `INVALID_ARGUMENT` if the graph has no nodes. Returns `INVALID_GRAPH` if the graph
+    /// is being captured, or if its capture failed.
     fn captured(&self) -> Result<Arc<Recorded>> {
         match &*self.contents.lock() {
             Contents::Captured(recorded) if !recorded.nodes.is_empty() => Ok(Arc::clone(recorded)),
@@ -149,14 +150,15 @@ impl Graph {
         }
     }
 
-    /// Calls the program's callbacks, and ends a capture that would fill the graph.
+    /// Calls the program's callbacks, and invalidates a capture that is still recording into the
+    /// graph.
     fn destroy(&self) {
         let capture = match &*self.contents.lock() {
             Contents::Capturing(capture) => capture.upgrade(),
             _ => None,
         };
         if let Some(capture) = capture {
-            drop(capture.refuse("the graph that this capture would fill is destroyed"));
+            drop(capture.refuse("the graph into which this capture records was destroyed"));
         }
         let callbacks = mem::take(&mut *self.callbacks.lock());
         call_back(callbacks);
@@ -164,17 +166,19 @@ impl Graph {
 }
 
 impl Drop for Graph {
-    /// Calls the remaining callbacks. They exist if a failed capture created the graph, which the
-    /// program never destroys, or if a callback has set another callback.
+    /// Calls the remaining callbacks. They exist in two cases: a capture created this graph and
+    /// failed, so the program never destroyed the graph, or a callback set another callback.
     fn drop(&mut self) {
         call_back(mem::take(self.callbacks.get_mut()));
     }
 }
 
-/// Calls the program's callbacks. The caller must not hold a lock.
+/// Calls the program's callbacks. The caller must not hold a lock, because a callback may call the
+/// adapter.
 fn call_back(callbacks: Vec<Callback>) {
     for Callback { function, data } in callbacks {
-        // SAFETY: the program allows one call of the function when the graph is destroyed.
+        // SAFETY: the program allows one call of the function with this data when the graph is
+        // destroyed.
         unsafe { function(data) };
     }
 }
@@ -183,9 +187,11 @@ fn failed_capture() -> Failure {
     invalid("the capture of this graph failed")
 }
 
-/// Returns the failure for a request of a native handle.
+/// Returns the failure for requesting a native handle of a graph.
 fn no_native() -> Failure {
-    Failure::unsupported("graphs of this adapter are not a single object of a driver")
+    Failure::unsupported(
+        "graphs of this adapter have no native handle, because they are not a single object of a driver",
+    )
 }
 
 entry_points! {
@@ -199,7 +205,7 @@ entry_points! {
 
     fn destroy(graph: Handle<Graph>) {
         graph.destroy();
-        // SAFETY: the caller passes a handle that is valid for this call.
+        // SAFETY: the caller passes a handle on which UR holds a reference.
         unsafe { release_once::<Graph>(graph.handle()) }
     }
 

@@ -1,4 +1,4 @@
-//! The entry points that begin and end captures of a queue.
+//! The entry points that begin and end the capture of a queue.
 
 use super::Graph;
 use super::capture::Capture;
@@ -43,7 +43,7 @@ entry_points! {
                 graph.put(ptr::null_mut())?;
                 Err(Failure::new(
                     ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                    "this queue captures no graph",
+                    "this queue is not being captured",
                 ))
             }
         }

@@ -1,4 +1,4 @@
-//! Recordings of command buffers and captures, and how they run.
+//! Recorded commands of command buffers and captures, and their runs.
 
 use crate::abi::failure::Result;
 use crate::abi::lock::Lock;
@@ -11,19 +11,20 @@ use crosshandle::{
 use std::sync::Arc;
 use unified_runtime_sys::ur_command_t;
 
-/// Commands that are being recorded.
+/// Commands that are being recorded into a graph.
 pub(crate) struct Recording {
     graph: Graph,
-    /// The uses of buffers. Each buffer tracks the queues on which this recording runs.
+    /// The buffers that the commands use. Each of them records the queues on which this recording
+    /// runs.
     uses: Vec<Arc<RecordedUse>>,
     waits: Waits,
 }
 
-/// Signals of events outside the recording, which the whole recording waits for.
+/// Signals of events from outside the recording. Each run of the whole recording waits for them.
 pub(crate) type Waits = Vec<(Event, u64)>;
 
 impl Recording {
-    /// Starts a recording in a context.
+    /// Starts an empty recording in a context.
     pub(crate) fn new(context: &crosshandle::Context) -> Self {
         Self {
             graph: Graph::new(context),
@@ -32,13 +33,13 @@ impl Recording {
         }
     }
 
-    /// Records in a buffer that a command of this recording uses it.
+    /// Marks a buffer as used by a command in this recording.
     pub(crate) fn note(&mut self, buffer: &BufferUse<'_>) {
         note(&mut self.uses, buffer);
     }
 
-    /// Makes each run wait for signals of events. Only the latest signal of each event is kept,
-    /// because it follows the earlier ones.
+    /// Makes each run wait for signals of events. Only the latest signal of each event is stored,
+    /// because it follows the earlier signals.
     pub(crate) fn wait_for(&mut self, waits: impl IntoIterator<Item = (Event, u64)>) {
         for (event, value) in waits {
             match self
@@ -52,12 +53,13 @@ impl Recording {
         }
     }
 
-    /// Records a command.
+    /// Records a command that follows the nodes in `after`.
     pub(crate) fn add(&mut self, command: Command, after: &[Node]) -> crosshandle::Result<Node> {
         self.graph.add(command, after)
     }
 
-    /// Instantiates the recording. The driver may wait for a device during this call.
+    /// Creates an executable graph from the recording. The driver may wait for a device during this
+    /// call.
     pub(crate) fn instantiate(&self) -> Result<Run> {
         Ok(Run {
             executable: self.graph.instantiate()?,
@@ -76,29 +78,30 @@ fn note(uses: &mut Vec<Arc<RecordedUse>>, buffer: &BufferUse<'_>) {
 
 /// A recording that can run any number of times.
 ///
-/// The runs follow each other, in any queues, because they use the same memory. Runs that are
-/// recorded in a capture become nodes there, and only that capture orders them.
+/// Runs use the same memory, so they execute one after another, even in different queues. If a
+/// queue is being captured, its run becomes a node of that capture, and only the capture orders the
+/// run.
 pub(crate) struct Run {
     executable: ExecutableGraph,
     uses: Lock<Vec<Arc<RecordedUse>>>,
     waits: Waits,
-    /// The event of the latest run. The next run follows this event, so the lock is held until the
-    /// next run is submitted. The lock is taken before all other locks.
+    /// The event of the latest run. The next run follows this event, so a submitting thread holds
+    /// the lock until its run is submitted. This lock is acquired before all other locks.
     last: Lock<Option<Event>>,
 }
 
 impl Run {
-    /// Records in a buffer that an updated command uses it.
+    /// Marks a buffer as used by an updated command.
     pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
         note(&mut self.uses.lock(), buffer);
     }
 
-    /// Returns the executable graph, so that the caller can update it.
+    /// Returns the executable graph, so that the caller can run or update it.
     pub(crate) fn executable(&self) -> &ExecutableGraph {
         &self.executable
     }
 
-    /// Records in all used buffers that a run was submitted to a queue.
+    /// Records in all used buffers that a run is submitted to a queue.
     pub(crate) fn note_uses(&self, submission: &Submission<'_>) {
         let uses = self.uses.lock().clone();
         for buffer in uses {
@@ -106,7 +109,7 @@ impl Run {
         }
     }
 
-    /// Submits a run, or records it in the capture of its queue.
+    /// Submits a run, or records it if the queue is being captured.
     pub(crate) fn submit(&self, submission: Submission<'_>, kind: ur_command_t) -> Result<()> {
         self.note_uses(&submission);
         if let Some(capture) = submission.capture() {

@@ -1,23 +1,23 @@
-//! The slot in each queue that refers to its capture.
+//! The slot in each queue that contains the queue's capture.
 
 use super::capture::Capture;
 use crate::abi::lock::Lock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The capture that a queue records into, if any. The lock is held only briefly, and no other lock
-/// is taken while it is held.
+/// The slot of a queue for its active capture. Its lock is held only briefly, and no other lock is
+/// acquired while it is held.
 #[derive(Default)]
 pub(crate) struct CaptureSlot {
-    /// Whether there is a capture. Each command reads this flag, which is cheaper than the lock.
-    /// Relaxed accesses suffice: a program that orders its uses of a queue also orders these
-    /// accesses.
+    /// Whether the slot contains a capture. Each command reads this flag, because acquiring the
+    /// lock would cost more. Relaxed accesses suffice: a program that orders its calls on a queue
+    /// also orders these accesses.
     is_capturing: AtomicBool,
     capture: Lock<Option<Arc<Capture>>>,
 }
 
 impl CaptureSlot {
-    /// Returns the capture that the queue records into, if any.
+    /// Returns the queue's active capture. Returns `None` if the queue is not being captured.
     #[inline]
     pub(crate) fn capture(&self) -> Option<Arc<Capture>> {
         match self.is_capturing.load(Ordering::Relaxed) {
@@ -26,7 +26,7 @@ impl CaptureSlot {
         }
     }
 
-    /// Makes the queue record into a capture. Returns `false` if it is already recording.
+    /// Puts a capture into the slot. Returns `false` if the slot already contains a capture.
     pub(super) fn join(&self, capture: &Arc<Capture>) -> bool {
         let mut place = self.capture.lock();
         let is_free = place.is_none();
@@ -37,12 +37,12 @@ impl CaptureSlot {
         is_free
     }
 
-    /// Ends the recording of the queue into a capture. Does nothing if the queue now records into
-    /// another capture.
+    /// Removes a capture from the slot. Does nothing if the slot contains another capture.
     pub(super) fn leave(&self, capture: &Arc<Capture>) {
         let mut place = self.capture.lock();
         if place.as_ref().is_some_and(|own| Arc::ptr_eq(own, capture)) {
-            // This cannot drop the last reference to the capture, because the caller has one.
+            // The caller holds a reference to the capture, so this does not drop the last one under
+            // the lock.
             *place = None;
             self.is_capturing.store(false, Ordering::Relaxed);
         }
@@ -50,8 +50,8 @@ impl CaptureSlot {
 }
 
 impl Drop for CaptureSlot {
-    /// Removes all queues from the capture if this queue is its origin, because then the capture
-    /// can no longer be ended normally.
+    /// Ends the capture if this queue is its origin, because only the origin could end it
+    /// otherwise.
     fn drop(&mut self) {
         if let Some(capture) = self.capture.get_mut().take()
             && capture.is_origin(self)

@@ -1,7 +1,7 @@
-//! Memory of other graphics interfaces such as Vulkan, imported by descriptor.
+//! External memory from other graphics interfaces such as Vulkan, imported as file descriptors.
 //!
-//! Semaphores of these interfaces are not imported, because a stream that waits for a semaphore
-//! looks like a stream that never continues.
+//! External semaphores are not supported, because the adapter cannot distinguish a stream that
+//! waits for a semaphore from a stream that hangs.
 
 use super::image::{describe, refusal};
 use crate::abi::boundary::{In, InMut, Out, entry_points, not_null};
@@ -25,7 +25,7 @@ use unified_runtime_sys::{
     ur_pfnBindlessImagesWaitExternalSemaphoreExp_t, ur_result_t, ur_structure_type_t,
 };
 
-/// The reason why semaphores of other graphics interfaces are not imported.
+/// The reason why external semaphores are not imported.
 struct Semaphores;
 
 impl Reason for Semaphores {
@@ -42,7 +42,7 @@ pub(super) const SEMAPHORE_WAIT: ur_pfnBindlessImagesWaitExternalSemaphoreExp_t 
 pub(super) const SEMAPHORE_SIGNAL: ur_pfnBindlessImagesSignalExternalSemaphoreExp_t =
     Stub::<Semaphores>::STUB;
 
-/// Memory of another graphics interface.
+/// A UR handle to external memory from another graphics interface.
 pub(super) struct ExternalMemory {
     context: Ref<Context>,
     inner: crosshandle::image::ExternalMemory,
@@ -53,7 +53,7 @@ impl Object for ExternalMemory {
 }
 
 impl ExternalMemory {
-    /// Checks that the memory belongs to a context.
+    /// Checks that the memory was imported into a context.
     ///
     /// # Errors
     /// Returns `INVALID_CONTEXT` if the memory belongs to another context.
@@ -68,10 +68,11 @@ impl ExternalMemory {
     }
 }
 
-/// Returns whether a device can import memory of a kind. Only opaque descriptors are supported.
+/// Returns whether a device can import external memory of this type. Only opaque file descriptors
+/// are supported.
 ///
 /// # Errors
-/// Returns `INVALID_ENUMERATION` for a kind that does not exist.
+/// Returns `INVALID_ENUMERATION` for an unknown type.
 fn imports(device: &Device, kind: ur_exp_external_mem_type_t) -> Result<bool> {
     if kind.0 > ur_exp_external_mem_type_t::UR_EXP_EXTERNAL_MEM_TYPE_WIN32_NT_DX11_RESOURCE.0 {
         return Err(Failure::ENUMERATION);
@@ -80,25 +81,25 @@ fn imports(device: &Device, kind: ur_exp_external_mem_type_t) -> Result<bool> {
         && kind == ur_exp_external_mem_type_t::UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD)
 }
 
-/// Returns the descriptor in a description. The caller still owns it.
+/// Returns the file descriptor in a description. The caller retains the ownership of the
+/// descriptor.
 ///
 /// # Errors
-/// Returns `INVALID_VALUE` if there is no descriptor.
+/// Returns `INVALID_VALUE` if the description contains no file descriptor.
 ///
 /// # Safety
-/// The caller must ensure that the structures that follow the description are valid, and a
-/// descriptor belongs to the caller.
+/// The chain that starts at `desc.pNext` must satisfy the contract of [`chain::find`]. A file
+/// descriptor in it must be open and belong to the caller.
 unsafe fn descriptor(desc: &ur_exp_external_mem_desc_t) -> Result<BorrowedFd<'_>> {
     let kind = ur_structure_type_t::UR_STRUCTURE_TYPE_EXP_FILE_DESCRIPTOR;
     // SAFETY: the caller upholds this function's contract.
     let named = unsafe { chain::find::<ur_exp_file_descriptor_t>(desc.pNext, kind) };
     match named {
-        // SAFETY: the caller ensures that the descriptor is open. If it is not, the system refuses
-        // to duplicate it.
+        // SAFETY: the caller ensures that the descriptor is open.
         Some(named) if named.fd >= 0 => Ok(unsafe { BorrowedFd::borrow_raw(named.fd) }),
         _ => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-            "the description names no descriptor",
+            "the description contains no file descriptor",
         )),
     }
 }
@@ -112,7 +113,7 @@ entry_points! {
         supported.put(imports(device, kind)?.into())
     }
 
-    /// Imports memory by descriptor. If the call succeeds, the adapter owns the descriptor.
+    /// Imports external memory. If the call succeeds, the adapter owns the file descriptor.
     pub(super) fn import(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -131,9 +132,9 @@ entry_points! {
         if size == 0 {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller passes a valid chain with a descriptor that it owns.
+        // SAFETY: the caller passes a valid chain, with an open file descriptor that it owns.
         let given = unsafe { descriptor(desc) }?;
-        // The driver gets a duplicate, so that the caller keeps its own descriptor if the driver
+        // The driver receives a duplicate. The caller therefore keeps its descriptor if the driver
         // refuses the memory.
         let own = given.try_clone_to_owned().map_err(|error| {
             Failure::new(
@@ -142,13 +143,15 @@ entry_points! {
             )
         })?;
         let inner = crosshandle::image::ExternalMemory::import(inner, own, size as u64)?;
-        // SAFETY: the caller owned the descriptor, and transfers it with this call.
+        // SAFETY: the caller owned the descriptor, and transfers the ownership with this successful
+        // call.
         drop(unsafe { OwnedFd::from_raw_fd(given.as_raw_fd()) });
         let context = context.to_ref();
         imported.put(Shared::hand_out(Shared::new(ExternalMemory { context, inner })))
     }
 
-    /// Maps memory as an image. The image keeps the memory alive, and is freed like other images.
+    /// Maps external memory as an image. The image keeps the memory alive, and is freed like any
+    /// other image.
     pub(super) fn map_array(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -168,7 +171,7 @@ entry_points! {
         mapped.put(context.state().bindless.add(known))
     }
 
-    /// Maps memory to an address. The mapping keeps the memory alive.
+    /// Maps external memory at an address. The mapping keeps the memory alive.
     pub(super) fn map_linear(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -205,7 +208,7 @@ entry_points! {
         memory: ur_exp_external_mem_handle_t,
     ) {
         context.on(device)?;
-        // SAFETY: the caller passes null or a handle that it does not use any more.
+        // SAFETY: the caller passes null, or a handle on which UR holds its only reference.
         unsafe { release_once::<ExternalMemory>(memory) }
     }
 }

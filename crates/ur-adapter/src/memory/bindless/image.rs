@@ -1,4 +1,4 @@
-//! The memory of bindless images.
+//! The memory of bindless images, and the queries about it.
 
 use crate::abi::boundary::{In, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
@@ -18,15 +18,16 @@ use unified_runtime_sys::{
     ur_mem_type_t, ur_result_t, ur_structure_type_t,
 };
 
-/// Number of sides of a cube, each of which is a layer.
+/// Number of sides of a cube. Each side is a layer of the image.
 const SIDES: usize = 6;
 
-/// Converts the description of an image. Returns it with the number of levels. Pitches only
-/// apply to memory and are ignored.
+/// Converts an image description from UR. Returns the description and the number of mipmap levels.
+/// Pitches are ignored, because they apply only to images in plain memory.
 ///
 /// # Errors
-/// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` and `UNSUPPORTED_IMAGE_FORMAT`. Returns
-/// `UNSUPPORTED_FEATURE` for images with several samples, and for images that kernels gather from.
+/// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` or `UNSUPPORTED_IMAGE_FORMAT` for a description or a
+/// format that is wrong or not supported. Returns `UNSUPPORTED_FEATURE` for images with several
+/// samples, and for images from which kernels gather.
 pub(crate) fn describe(
     given: &ur_image_format_t,
     desc: &ur_image_desc_t,
@@ -37,15 +38,13 @@ pub(crate) fn describe(
         ));
     }
     if desc.type_ == ur_mem_type_t::UR_MEM_TYPE_IMAGE_GATHER_EXP {
-        return Err(Failure::unsupported(
-            "images for gathering are not supported",
-        ));
+        return Err(Failure::unsupported("gather images are not supported"));
     }
     let levels = desc.numMipLevel.max(1);
     if desc.type_ == ur_mem_type_t::UR_MEM_TYPE_IMAGE_CUBEMAP_EXP {
         if desc.stype != ur_structure_type_t::UR_STRUCTURE_TYPE_IMAGE_DESC {
             return Err(format::wrong_description(
-                "this structure describes no image",
+                "this structure is not an image description",
             ));
         }
         if !matches!(desc.arraySize, 0 | SIDES) {
@@ -67,7 +66,7 @@ pub(crate) fn describe(
     Ok((format::description(given, &one_level, false)?, levels))
 }
 
-/// Returns the failure for an image that cannot be created.
+/// Converts an error that `crosshandle` returns when it creates an image.
 pub(super) fn refusal(error: Error) -> Failure {
     let result = match error {
         Error::InvalidArgument(_) => ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_SIZE,
@@ -86,10 +85,10 @@ entry_points! {
     ) {
         let inner = context.on(device)?;
         let (image, levels) = describe(format, desc)?;
-        // A missing feature of the device is reported differently from a missing format.
+        // A device without bindless images and an unsupported format give different errors.
         if device.inner().images()?.views.is_none() {
             return Err(Failure::unsupported(
-                "this device has no bindless images; `urMemImageCreate` makes others",
+                "this device has no bindless images; use `urMemImageCreate` instead",
             ));
         }
         let known = match levels {
@@ -104,7 +103,7 @@ entry_points! {
         created.put(context.state().bindless.add(known))
     }
 
-    /// Frees an image, with all its levels. Views and running commands keep the image alive.
+    /// Frees an image and all its mipmap levels. Views and running commands keep the image alive.
     pub(super) fn free(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -143,7 +142,8 @@ entry_points! {
         Ok(())
     }
 
-    /// Returns a property of an image. The caller passes memory for a value of the property's type.
+    /// Writes a property of an image. The size of the caller's memory follows from the property's
+    /// type.
     pub(super) fn get_info(
         context: Handle<Context>,
         image: ur_exp_image_mem_native_handle_t,
@@ -158,16 +158,18 @@ entry_points! {
             Known::Image(image) | Known::Level(image, _) => (*image.description(), 1),
             Known::Levels(levels) => (*levels.description(), levels.levels()),
         };
-        // SAFETY: the caller passes memory for a result of this type and for its size, or null.
+        // SAFETY: the caller passes null, or memory for a value of the property's type. The pointer
+        // to the size is null or valid for a write.
         unsafe { answer(&image, levels, name, value, size) }
     }
 }
 
-/// Writes a property of an image. Unused dimensions are 0, and layers are reported as depth.
+/// Writes a property of an image to the caller's memory. Unused dimensions are 0, and the number of
+/// layers is reported as the depth.
 ///
 /// # Safety
-/// The caller must ensure that `value` is null or valid for a write of the property's type. `size`
-/// is null or valid for a write.
+/// The caller must ensure that `value` is null or valid for a write of the property's type, and
+/// that `size` is null or valid for a write.
 unsafe fn answer(
     image: &ImageDescription,
     levels: u32,
@@ -182,7 +184,8 @@ unsafe fn answer(
         ImageKind::OneDArray => (0, y),
         _ => (y, z),
     };
-    // SAFETY: the caller ensures that the pointers are valid for the type that each property has.
+    // SAFETY: the caller ensures that non-null pointers are valid for writes of the property's type
+    // and of its size.
     unsafe {
         match name {
             ur_image_info_t::UR_IMAGE_INFO_WIDTH => write(value, size, x),
@@ -198,12 +201,13 @@ unsafe fn answer(
     Ok(())
 }
 
-/// Writes a result and its size, unless their pointers are null.
+/// Writes a result and its size. Skips null pointers.
 ///
 /// # Safety
-/// The caller must uphold the contract of [`answer`].
+/// The caller must ensure that `value` is null or valid for a write of `T`, and that `size` is null
+/// or valid for a write.
 unsafe fn write<T>(value: *mut c_void, size: *mut usize, answer: T) {
-    // SAFETY: the caller upholds this function's contract. The value needs no alignment.
+    // SAFETY: the caller upholds this function's contract. `write_unaligned` requires no alignment.
     unsafe {
         if !size.is_null() {
             size.write(size_of::<T>());

@@ -1,15 +1,15 @@
-//! Bindless images, which kernels access by numbers in arguments or memory.
+//! Bindless images, which kernels access by handles in their arguments or in memory.
 //!
-//! - `image`: the memory of images, their levels, and their properties.
-//! - `view`: the numbers of sampled and unsampled images.
-//! - `support`: queries for supported images.
-//! - `external`: memory of other graphics interfaces.
+//! - `image`: the memory of images, their mipmap levels, and their properties.
+//! - `view`: handles of sampled and unsampled images.
+//! - `support`: queries about supported images.
+//! - `external`: external memory from other graphics interfaces.
 //!
-//! Copies are commands, in `enqueue::bindless`.
+//! Image copies are commands, in `enqueue::bindless`.
 //!
-//! The number of an image is the driver's own object. The number of a view is the value that the
-//! driver's kernels take. Each number is looked up before it is passed to the driver, so that
-//! invalid and outdated numbers are refused.
+//! The handle of an image is the driver's own object. The handle of a view is the number that
+//! kernels take. The adapter looks up each handle before it passes the handle to the driver.
+//! Invalid and outdated handles therefore give an error.
 
 mod external;
 pub(crate) mod image;

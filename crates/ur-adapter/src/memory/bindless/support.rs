@@ -1,4 +1,4 @@
-//! Queries for supported images.
+//! Queries about supported bindless images.
 
 use super::image::describe;
 use crate::abi::boundary::{In, Out, entry_points};
@@ -12,10 +12,11 @@ use unified_runtime_sys::{
     ur_image_format_t,
 };
 
-/// Returns whether the device supports an image in memory of this kind.
+/// Returns whether a device supports an image in this type of memory.
 ///
 /// # Errors
-/// Returns `INVALID_ENUMERATION` for any other kind of memory. Returns errors of the library.
+/// Returns `INVALID_ENUMERATION` if the type of memory is unknown. Returns an error from
+/// `crosshandle` if the driver fails.
 fn supports(
     context: &Shared<Context>,
     device: &Shared<Device>,
@@ -40,7 +41,7 @@ fn supports(
             let align = device
                 .views()
                 .map_or(1, |views| views.pitch_alignment.max(1));
-            // If the caller specifies no pitch, check the smallest pitch that the device supports.
+            // If the caller specifies no pitch, use the smallest pitch that the device supports.
             let pitch = match desc.rowPitch {
                 0 => tight.checked_next_multiple_of(align).unwrap_or(usize::MAX),
                 pitch => pitch,
@@ -58,8 +59,8 @@ fn supports(
 }
 
 entry_points! {
-    /// Returns whether an unsampled image can be made. Kernels write only to images, not to plain
-    /// memory.
+    /// Returns whether an unsampled image can be created. It requires image memory, because kernels
+    /// cannot write to plain memory through a view.
     pub(super) fn unsampled(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -73,7 +74,7 @@ entry_points! {
         supported.put((is_image && desc.numMipLevel <= 1 && can).into())
     }
 
-    /// Returns whether an image or a sampled image can be made.
+    /// Returns whether image memory or a sampled image can be created.
     pub(super) fn sampled(
         context: Handle<Context>,
         device: Handle<Device>,

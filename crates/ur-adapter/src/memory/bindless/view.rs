@@ -1,4 +1,4 @@
-//! The numbers by which kernels access images.
+//! Image views: the handles by which kernels access images.
 
 use super::image::{describe, refusal};
 use crate::abi::boundary::{In, Out, entry_points};
@@ -19,17 +19,19 @@ use unified_runtime_sys::{
     ur_structure_type_t as types,
 };
 
-/// Converts the description of a sampler.
+/// Converts a sampler description from UR.
 ///
 /// # Errors
-/// Returns `INVALID_ENUMERATION`, and `INVALID_VALUE` for an anisotropy that is not a number.
+/// Returns `INVALID_ENUMERATION` for an unknown mode, and `INVALID_VALUE` for an anisotropy outside
+/// the range 0 to 1024.
 ///
 /// # Safety
-/// The caller must ensure that the structures that follow the description are valid.
+/// The chain that starts at `desc.pNext` must satisfy the contract of [`chain::find`].
 unsafe fn sampling(desc: &ur_sampler_desc_t) -> Result<Sampling> {
     let mut sampling = Sampling::from(sampler::description(desc)?);
     let next = desc.pNext;
-    // SAFETY: the caller ensures that the structures are valid, and each matches its type.
+    // SAFETY: the caller ensures that the chain is valid, and each lookup uses the structure that
+    // belongs to its type.
     let (modes, levels, cubes) = unsafe {
         (
             chain::find::<ur_exp_sampler_addr_modes_t>(
@@ -54,7 +56,7 @@ unsafe fn sampling(desc: &ur_sampler_desc_t) -> Result<Sampling> {
     if let Some(levels) = levels {
         sampling.level_filter = sampler::filter(levels.mipFilterMode)?;
         sampling.levels = [levels.minMipmapLevelClamp, levels.maxMipmapLevelClamp];
-        // Drivers take a whole number for the anisotropy.
+        // Drivers take the anisotropy as an integer.
         if !(0.0..=1024.0).contains(&levels.maxAnisotropy) {
             return Err(Failure::VALUE);
         }
@@ -74,12 +76,12 @@ unsafe fn sampling(desc: &ur_sampler_desc_t) -> Result<Sampling> {
     Ok(sampling)
 }
 
-/// Checks that an image matches a description.
+/// Checks that an image matches the caller's description.
 fn check_same(own: &ImageDescription, given: &ImageDescription) -> Result<()> {
     match own == given {
         true => Ok(()),
         false => Err(format::wrong_description(
-            "the image is not what this describes",
+            "the image does not match the description",
         )),
     }
 }
@@ -102,8 +104,8 @@ entry_points! {
         created.put(bindless.add_view(ViewKind::Unsampled, view) as ur_exp_image_native_handle_t)
     }
 
-    /// Creates a sampled view of an image, or of memory of this context. It accepts the image's
-    /// number or the memory's address.
+    /// Creates a sampled view of an image, or of memory in this context. The argument `image` is
+    /// the handle of an image or the address of memory.
     pub(super) fn create_sampled(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -129,7 +131,8 @@ entry_points! {
             }
             Err(unknown) => {
                 let start = ptr::with_exposed_provenance(image);
-                // The view keeps the memory alive. Freeing the memory does not wait for the view.
+                // The view keeps the memory alive. Freeing the memory does not wait for the view to
+                // be destroyed.
                 let memory = state.usm.adopt(start);
                 let memory = memory.or_else(|| state.bindless.mapping(start));
                 let memory = memory.ok_or(unknown)?;

@@ -1,21 +1,21 @@
-//! Late write-backs: the contents of a buffer over the user's memory are written back after its
-//! release, if commands still used it.
+//! Late write-backs. A buffer over the user's memory writes its contents back when it is released.
+//! If commands still use the buffer then, the write-back happens later.
 //!
-//! The contents are written back when the last command is done and drops the memory. Queues of
-//! NVIDIA GPUs drop memory when they are called or queried, and otherwise 20 times a second. So
-//! each queue whose commands use the buffer gets a marker after them, and is queried when the
-//! marker's signal completes.
+//! The contents are written back when the last command is complete and its queue drops the memory.
+//! Queues of NVIDIA GPUs drop memory when they are called or queried, and otherwise 20 times a
+//! second. So each queue whose commands use the buffer receives a marker after these commands. The
+//! queue is queried when the marker's signal completes.
 //!
-//! If a queue gets no marker, the write-back happens when the queue itself notices the completion.
-//! A queue gets no marker if its device has failed, the program is capturing its stream, or the
-//! system is short of events or threads. A query may also be too early for a queue with later
-//! commands, because a queue may notice only the completion of a whole batch.
+//! A queue receives no marker in three cases: its device has failed, the program is capturing its
+//! stream, or the system is short of events or threads. The write-back then happens when the queue
+//! itself notices that its commands are complete. A query may also be too early for a queue with
+//! later commands, because a queue may notice only the completion of a whole batch.
 
 use crate::queue::end::{ENDED, QueueEnd, Users};
 use crosshandle::{Context, Result, adapter_support};
 
-/// Calls a function in the background when the current commands of each queue are done. The
-/// function is called once for each queue.
+/// For each queue, calls a function in the background when the queue's current commands are
+/// complete.
 pub(super) fn call_at_ends(
     users: &Users,
     context: &Context,
@@ -23,7 +23,7 @@ pub(super) fn call_at_ends(
 ) {
     for end in users.ends() {
         if let Err(error) = call_at_end(&end, context, function.clone()) {
-            tracing::debug!(%error, "a buffer's contents may go back some milliseconds later");
+            tracing::debug!(%error, "the contents of a buffer may be written back some milliseconds later");
         }
     }
 }
@@ -36,7 +36,7 @@ fn call_at_end(
     let Some(event) = end.event(context)? else {
         return Ok(());
     };
-    // A write-back takes time, so it must not run on the thread that runs the program's callbacks.
+    // A write-back takes time, so it must not run on the thread that calls the program's callbacks.
     let job = move |_| adapter_support::run_blocking(function);
     event.on_signal(ENDED, job)?.detach();
     Ok(())

@@ -1,7 +1,8 @@
-//! Mapped regions of buffers.
+//! Buffer regions that are mapped for the host.
 //!
-//! If the host can access a buffer's memory directly, mapping only returns an address. Otherwise
-//! the region is copied to host memory when it is mapped, and back when it is unmapped.
+//! If the host can access the buffer's memory directly, mapping only returns an address. Otherwise
+//! the region is copied to host memory when it is mapped. When it is unmapped, the region is copied
+//! back if the host may have changed it.
 
 use super::Buffer;
 use super::storage::View;
@@ -15,15 +16,14 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// The mapped regions of a buffer.
 #[derive(Default)]
 pub(super) struct Mappings(Lock<Vec<Mapping>>);
 
-/// A mapped region.
+/// A region that is mapped for the host.
 pub(crate) struct Mapping {
-    /// The address for the host.
+    /// The address at which the host accesses the region.
     address: usize,
-    /// The offset of the region in the storage, and its length, in bytes.
+    /// The offset of the region in the storage, in bytes.
     offset: usize,
     len: usize,
     /// Whether the host may change the region.
@@ -42,8 +42,9 @@ enum HostCopy {
 }
 
 impl Buffer {
-    /// Maps a region. Returns its address for the host, which is valid when the queue's command is
-    /// done. After submitting the command, the caller [notes](Self::note) the mapping.
+    /// Maps a region for the host. Returns the region's address, the mapping, and the command that
+    /// makes the contents available. The address is valid when the command is complete. After
+    /// submitting the command, the caller must pass the mapping to [`note`](Self::note).
     pub(crate) fn map(
         &self,
         destination: &dyn Destination,
@@ -68,7 +69,7 @@ impl Buffer {
             is_writable: flags & (UR_MAP_FLAG_WRITE | UR_MAP_FLAG_WRITE_INVALIDATE_REGION) != 0,
             copy,
         };
-        // The contents must be copied, unless the caller only wants to overwrite the whole region.
+        // The contents are copied unless the caller overwrites the whole region without reading it.
         let is_read =
             flags & UR_MAP_FLAG_READ != 0 || flags & UR_MAP_FLAG_WRITE_INVALIDATE_REGION == 0;
         let command = match mapping.host_range(self)? {
@@ -80,7 +81,7 @@ impl Buffer {
         Ok((pointer.cast(), mapping, command))
     }
 
-    /// Stores a mapping until it is unmapped.
+    /// Stores a mapping until the region is unmapped.
     pub(crate) fn note(&self, mapping: Mapping) {
         self.mappings.0.lock().push(mapping);
     }
@@ -116,7 +117,8 @@ impl Buffer {
 }
 
 impl Mapping {
-    /// Returns the host's copy of the region, if there is one.
+    /// Returns the host's copy of the region. Returns `None` if the host accesses the buffer's
+    /// memory directly.
     fn host_range(&self, buffer: &Buffer) -> Result<Option<MemoryRange>> {
         Ok(match &self.copy {
             HostCopy::None => None,

@@ -1,4 +1,4 @@
-//! Buffers: memory that commands refer to by handle and offset.
+//! Buffers: memory that callers identify by a handle and an offset.
 
 mod late;
 mod mapping;
@@ -26,30 +26,30 @@ use unified_runtime_sys::{
     ur_mem_flags_t, ur_mem_handle_t, ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
 };
 
-/// Flags for the kernels' access to a buffer. A buffer has at most one of these flags.
+/// Flags that specify how kernels access a buffer. A buffer has at most one of these flags.
 const KERNEL_ACCESS: ur_mem_flags_t =
     UR_MEM_FLAG_READ_WRITE | UR_MEM_FLAG_WRITE_ONLY | UR_MEM_FLAG_READ_ONLY;
-/// Flags that require a host pointer.
+/// Flags for which the caller must pass a host pointer.
 const WITH_POINTER: ur_mem_flags_t =
     UR_MEM_FLAG_USE_HOST_POINTER | UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER;
-/// Flags for the location of a buffer's memory.
+/// Flags that specify the location of a buffer's memory.
 const PLACE: ur_mem_flags_t = WITH_POINTER | UR_MEM_FLAG_ALLOC_HOST_POINTER;
 
-/// A buffer, or a part of a buffer.
+/// A UR buffer, or a sub-buffer of another buffer.
 pub(crate) struct Buffer {
     context: Ref<Context>,
     storage: StorageUser,
-    /// The offset of the buffer in the storage, and its length, in bytes.
+    /// The offset of the buffer in the storage, in bytes.
     offset: usize,
     len: usize,
-    /// The kernels' access, or 0 if the creator specified none.
+    /// How kernels access the buffer. 0 if the creator of the buffer specified no access.
     kernel_access: ur_mem_flags_t,
     is_part: bool,
     mappings: Mappings,
 }
 
 impl Buffer {
-    /// Creates a buffer that consists of a whole storage.
+    /// Creates a buffer that covers a whole storage.
     fn new(context: Ref<Context>, storage: Arc<Storage>, kernel_access: ur_mem_flags_t) -> Self {
         Self {
             context,
@@ -66,20 +66,21 @@ impl Buffer {
         &self.context
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the buffer in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns the native handle.
+    /// Returns the native handle of the buffer.
     pub(super) fn native_handle(&self) -> ur_native_handle_t {
         native::handle(&self.storage, self.offset)
     }
 
-    /// Returns a range of the buffer for a command. The range keeps the memory alive.
+    /// Returns part of the buffer as a memory range for a command. The memory range keeps the
+    /// memory alive.
     ///
     /// # Errors
-    /// Returns `INVALID_SIZE` if the range exceeds the buffer.
+    /// Returns `INVALID_SIZE` if the part exceeds the buffer.
     pub(crate) fn range(
         &self,
         destination: &dyn Destination,
@@ -90,23 +91,24 @@ impl Buffer {
         self.storage.range(destination, offset, len)
     }
 
-    /// Returns the range of the whole buffer for a kernel.
+    /// Returns the whole buffer as a memory range for a kernel argument.
     ///
     /// # Errors
-    /// Returns `INVALID_MEM_OBJECT` for a buffer of another context or device.
+    /// Returns `INVALID_MEM_OBJECT` if the buffer belongs to another context, or if the kernel's
+    /// device cannot access the buffer.
     pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<MemoryRange> {
         let (own, _) = self.context.first();
         let is_near = own.shares_memory_with(destination.device()) || !self.storage.is_on_device();
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "a kernel takes buffers of its queue's context, which lie on its first device",
+                "the buffer must belong to the queue's context, and the queue's device must be able to access it",
             ));
         }
         self.range(destination, 0, self.len)
     }
 
-    /// Checks a range of the buffer, and returns its offset in the storage.
+    /// Checks that a part is inside the buffer, and returns the part's offset in the storage.
     fn place(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.offset + offset),
@@ -129,7 +131,8 @@ entry_points! {
         properties: MaybeIn<ur_buffer_properties_t>,
         created: Out<ur_mem_handle_t>,
     ) {
-        // Structures that are chained to the properties (a location, a channel) are only hints.
+        // The structures that can be chained to the properties, such as a location or a channel,
+        // are only hints.
         let pointer = properties.and_then(|properties| NonNull::new(properties.pHost.cast()));
         check_flags(flags, pointer.is_some())?;
         if size == 0 {
@@ -137,13 +140,14 @@ entry_points! {
         }
         let (device, inner) = context.first();
         let is_direct = device.inner().info().capabilities.host_accessible_memory;
-        // Kernels on any device of the context may use the user's address.
+        // Kernels on each device of the context may access the memory at the user's address.
         let mut devices = context.devices();
         let sides = (
             is_direct,
             devices.all(|device| device.inner().info().capabilities.system_memory),
         );
-        // SAFETY: the caller keeps the memory of the pointer valid, as its flags require.
+        // SAFETY: the caller guarantees that the host pointer is valid for as long as the flags
+        // require.
         let storage = unsafe { Storage::create(inner, size, flags, pointer, sides) }?;
         let buffer = Buffer::new(context.to_ref(), storage, flags & KERNEL_ACCESS);
         created.put(MemoryObject::Buffer(buffer).hand_out())
@@ -170,7 +174,8 @@ entry_points! {
         created: Out<ur_mem_handle_t>,
     ) {
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
-        // SAFETY: the caller passes a native handle, and the owner keeps its memory alive.
+        // SAFETY: the caller passes a native handle. The owner of its memory keeps the memory
+        // alive.
         let (storage, offset) = unsafe { native::find(context, native, is_owned) }?;
         let buffer = Buffer {
             offset,
@@ -181,10 +186,11 @@ entry_points! {
     }
 }
 
-/// Fails for unknown flags, for flags that exclude each other, and for a missing pointer.
+/// Checks the flags for a buffer or an image.
 ///
 /// # Errors
-/// Returns `INVALID_ENUMERATION`, `INVALID_HOST_PTR`, or `INVALID_VALUE`.
+/// Returns `INVALID_ENUMERATION` for unknown flags, and `INVALID_VALUE` for flags that exclude each
+/// other. Returns `INVALID_HOST_PTR` if a host pointer is missing or not allowed.
 pub(super) fn check_flags(flags: ur_mem_flags_t, has_pointer: bool) -> Result<()> {
     if flags & UR_MEM_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -205,16 +211,18 @@ pub(super) fn check_flags(flags: ur_mem_flags_t, has_pointer: bool) -> Result<()
 }
 
 impl Buffer {
-    /// Creates a buffer over a region of this buffer's memory.
+    /// Creates a sub-buffer that covers a region of this buffer.
     ///
     /// # Errors
-    /// Returns `INVALID_MEM_OBJECT` for a part of a part, `INVALID_ENUMERATION`, `INVALID_VALUE`
-    /// for flags that conflict with the buffer's, and `INVALID_BUFFER_SIZE`.
+    /// - `INVALID_MEM_OBJECT` if this buffer is itself a sub-buffer.
+    /// - `INVALID_ENUMERATION` for unknown flags.
+    /// - `INVALID_VALUE` if the flags conflict with those of this buffer.
+    /// - `INVALID_BUFFER_SIZE` if the region is empty or exceeds this buffer.
     fn part(&self, flags: ur_mem_flags_t, region: &ur_buffer_region_t) -> Result<Self> {
         if self.is_part {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "a part of a buffer cannot be divided",
+                "a sub-buffer cannot have sub-buffers",
             ));
         }
         if flags & UR_MEM_FLAGS_MASK != 0 {
@@ -226,7 +234,7 @@ impl Buffer {
         if flags & PLACE != 0 || wanted.count_ones() > 1 || (wanted != 0 && is_wider) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "a part of a buffer has the buffer's location, and does not extend the kernels' access",
+                "a sub-buffer has the location of its buffer, and cannot extend the access of kernels",
             ));
         }
         let too_large = |failure: Failure| {

@@ -1,5 +1,5 @@
-//! Native handles of buffers. The native handle is the buffer's address on the device, which other
-//! libraries above the driver can use.
+//! Native handles of buffers. The native handle is the buffer's device address, which other
+//! libraries that use the same driver can access.
 
 use super::storage::Storage;
 use crate::abi::failure::{Failure, Result};
@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_native_handle_t, ur_result_t};
 
-/// Storages whose native handles this adapter has given out.
+/// The storages for which this adapter has returned a native handle.
 static GIVEN: Lock<Vec<Weak<Storage>>> = Lock::new(Vec::new());
 
-/// Returns the native handle of the memory at an offset. The handle is valid as long as an object
+/// Returns the native handle for an offset in a storage. The handle is valid as long as an object
 /// keeps the memory alive.
 pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_t {
     if !storage.is_given.swap(true, Ordering::Relaxed) {
@@ -28,26 +28,27 @@ pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_
     storage.address() + offset
 }
 
-/// Returns the storage that a native handle points into, and the offset. The storage belongs to a
-/// buffer, or is made from memory that this adapter or the driver allocated in the context.
+/// Returns the storage for a native handle, and the offset of the handle's address in that storage.
+/// The storage belongs to an existing buffer, or is created from memory that this adapter or the
+/// driver allocated in the context.
 ///
-/// If `is_owned` is true, the user does not have to free such an allocation any more.
+/// If `is_owned` is true, the storage takes over such an allocation, so the user must not free it.
 ///
 /// # Errors
-/// Returns `INVALID_ARGUMENT` for any other handle, and `INVALID_MEM_OBJECT` if an owned handle
-/// points into the middle of an allocation.
+/// Returns `INVALID_ARGUMENT` if the handle does not refer to such memory. Returns
+/// `INVALID_MEM_OBJECT` if `is_owned` is true and the handle is not the start of an allocation.
 ///
 /// # Safety
-/// The caller must ensure that the native handle is that of a buffer, the address of memory of the
-/// context or the driver, or an address without memory. The owner of the memory must keep it as
-/// long as the storage uses it.
+/// The caller must ensure that the handle is the native handle of a buffer, the address of memory
+/// in the context or of the driver, or an address without memory. Unless `is_owned` is true, the
+/// owner of the memory must keep it alive as long as the storage uses it.
 pub(super) unsafe fn find(
     context: &Context,
     native: ur_native_handle_t,
     is_owned: bool,
 ) -> Result<(Arc<Storage>, usize)> {
-    // The storages are collected first, because dropping the last reference to one takes time and
-    // must not happen under the lock.
+    // The storages are collected first, because dropping the last reference to a storage takes
+    // time. It must not happen while the lock is held.
     let alive: Vec<_> = GIVEN.lock().iter().filter_map(Weak::upgrade).collect();
     let nearest = alive
         .into_iter()
@@ -64,14 +65,14 @@ pub(super) unsafe fn find(
         return Ok((unsafe { adopt_allocation(context, native, is_owned) }?, 0));
     };
     if is_owned {
-        // From now on, the storage keeps the memory alive.
+        // The storage now keeps the memory alive.
         let start = ptr::without_provenance(native);
         drop(context.state().usm.free(start)?);
     }
     Ok((adopted, 0))
 }
 
-/// Creates a storage from memory that the program allocated with the driver.
+/// Creates a storage from memory that the program allocated by calls of the driver.
 ///
 /// # Safety
 /// The caller must uphold the contract of [`find`].
@@ -80,17 +81,17 @@ unsafe fn adopt_allocation(
     native: ur_native_handle_t,
     is_owned: bool,
 ) -> Result<Arc<Storage>> {
-    let missing = "this native handle is neither a living buffer's nor memory of this context";
+    let missing = "this native handle is neither that of a living buffer nor the address of memory in this context";
     let missing = || Failure::argument(missing);
     let start = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(native)).ok_or_else(missing)?;
     let mut failure = None;
     for device in context.devices() {
         let inner = context.on(device)?;
-        // SAFETY: the caller upholds this function's contract. The driver refuses an address
-        // without memory.
+        // SAFETY: the caller ensures that memory at this address stays alive. The driver refuses an
+        // address without memory.
         match unsafe { Memory::adopt_allocation(inner, start, ownership(is_owned)) } {
             Ok(memory) => return Ok(Storage::adopt(inner, start, memory.all(), false)),
-            // If no other device accepts the address, the driver's error is reported.
+            // If no device accepts the address, this error of the driver is reported.
             Err(error @ Error::Driver { .. }) => failure = Some(Failure::from(error)),
             Err(_) => {}
         }
@@ -99,7 +100,8 @@ unsafe fn adopt_allocation(
     Err(failure.map_or_else(missing, |failure| failure.with_result(wrong)))
 }
 
-/// Creates a storage from memory that was allocated in the context.
+/// Creates a storage from memory that was allocated in the context. Returns `None` if the context
+/// has no memory at this address.
 fn adopt(context: &Context, native: ur_native_handle_t) -> Option<Arc<Storage>> {
     let start = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(native))?;
     let range = context.state().usm.adopt(start.as_ptr().cast())?;

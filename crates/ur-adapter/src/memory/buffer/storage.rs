@@ -1,4 +1,4 @@
-//! The memory of a buffer and its parts.
+//! Storages: the memory behind buffers and their sub-buffers.
 
 use super::late;
 use crate::abi::failure::Result;
@@ -6,113 +6,123 @@ use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use crate::queue::end::Users;
 use crate::queue::host_function::wait_while;
-use crate::tuning::{BUFFER_RELEASE_GRACE, LARGEST_VECTOR_BYTES};
+use crate::tuning::LARGEST_VECTOR_BYTES;
 use crosshandle::{Access, AllocationOptions, Command, Context, Memory, MemoryKind, MemoryRange};
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use unified_runtime_sys::{
     UR_MEM_FLAG_ALLOC_HOST_POINTER, UR_MEM_FLAG_USE_HOST_POINTER, ur_mem_flags_t,
 };
 
-/// The memory of a buffer. Commands keep it alive until they are done.
+/// Time for which releasing a buffer over the user's memory waits for the commands that use the
+/// buffer.
+///
+/// Users free their memory after the release. Most submitted commands complete within this time. If
+/// a command takes longer, the contents are written back after the release.
+const BUFFER_RELEASE_GRACE: Duration = Duration::from_millis(200);
+
+/// The memory behind a buffer and its sub-buffers. Commands keep the storage alive until they are
+/// complete.
 pub(super) struct Storage {
     context: Context,
     len: usize,
     backing: Backing,
-    /// The queues whose commands use the memory, if it mirrors the user's memory.
+    /// The queues whose commands use the memory. They are recorded only if the memory mirrors the
+    /// user's memory.
     pub(super) users: Users,
-    /// Whether the storage can be found by its native handle.
+    /// Whether the adapter has returned a native handle for this storage.
     pub(super) is_given: AtomicBool,
 }
 
-/// A use of a buffer whose contents are written back to the user's memory. The buffer must learn
-/// which queues use it.
+/// The use of a buffer by a command. The buffer mirrors the user's memory and writes its contents
+/// back, so it must record which queues use it.
 pub(crate) struct BufferUse<'a>(&'a Arc<Storage>);
 
-/// A [`BufferUse`] in a recording. The buffer must learn which queues run the recording.
+/// The use of a buffer by a recorded command. The buffer must record which queues run the
+/// recording.
 pub(crate) struct RecordedUse(Arc<Storage>);
 
 impl BufferUse<'_> {
-    /// Records that commands of a queue use the buffer.
+    /// Records that commands on a queue use the buffer.
     pub(crate) fn by(&self, queue: &Queue) {
         self.0.users.note(queue);
     }
 
-    /// Converts the use to one that a recording can store.
+    /// Converts this borrowed buffer use to an owned one, so that a recording can store it.
     pub(crate) fn recorded(&self) -> RecordedUse {
         RecordedUse(Arc::clone(self.0))
     }
 }
 
 impl RecordedUse {
-    /// Records that a run of the recording in a queue uses the buffer. Call it before the run is
-    /// submitted.
+    /// Records that a run of the recording uses the buffer. Call this function before submitting
+    /// the run to `destination`.
     pub(crate) fn by(&self, destination: &dyn Destination) {
         destination.note(BufferUse(&self.0));
     }
 
-    /// Returns whether both uses are of the same buffer.
+    /// Returns whether both uses refer to the same buffer.
     pub(crate) fn is_of(&self, buffer: &BufferUse<'_>) -> bool {
         Arc::ptr_eq(&self.0, buffer.0)
     }
 }
 
-/// The memory of a storage.
+/// The kind of memory that a storage consists of.
 enum Backing {
-    /// Memory that was allocated for the buffer.
     Allocated {
         memory: Memory,
-        /// Whether the host accesses the memory directly.
+        /// Whether the host can access the memory directly.
         is_direct: bool,
     },
-    /// The user's memory, which the device accesses directly.
+    /// The user's memory, which the device can access directly.
     User(User),
-    /// An allocation of the context, and its address. The range keeps the allocation alive.
+    /// An allocation in the context, and its address. `range` keeps the allocation alive.
     Adopted {
         range: MemoryRange,
         start: User,
         is_direct: bool,
     },
     /// Memory that was allocated to mirror the user's memory. The contents are copied to the user's
-    /// memory when the buffer is mapped, and when the storage ends.
+    /// memory when the buffer is mapped, and when the storage is dropped.
     Mirror { memory: Arc<Memory>, user: User },
 }
 
-/// The address of memory that belongs to the user.
+/// The address of memory that the storage does not own.
 #[derive(Clone, Copy)]
 struct User(NonNull<u8>);
 
-// SAFETY: an address alone accesses nothing. The user must order the commands that access the
+// SAFETY: holding an address accesses no memory. The user must order the commands that access the
 // memory.
 unsafe impl Send for User {}
-// SAFETY: an address alone accesses nothing. The user must order the commands that access the
+// SAFETY: holding an address accesses no memory. The user must order the commands that access the
 // memory.
 unsafe impl Sync for User {}
 
-/// The way in which the host accesses a storage.
+/// The host's access path to a storage.
 pub(super) enum View {
     /// The host accesses the memory directly, at this address.
     Direct(*mut u8),
-    /// The host accesses the user's memory at this address. The contents are copied before and
-    /// after the access.
+    /// The host accesses the user's memory at this address. Commands copy the contents between the
+    /// user's memory and the storage, before and after the access.
     Mirror(*mut u8),
-    /// The host accesses a copy in memory that is not allocated yet.
+    /// The host can access only a copy of the contents, for which the caller must allocate memory.
     None,
 }
 
 impl Storage {
-    /// Creates a storage of new memory, or of the user's memory.
+    /// Creates a storage from new memory or from the user's memory.
     ///
-    /// `is_direct` says whether host and device access each other's memory directly.
-    /// `takes_system_memory` says whether all devices of the context can access all host memory
-    /// directly.
+    /// `is_direct` specifies whether the host and the device can access each other's memory
+    /// directly. `takes_system_memory` specifies whether all devices in the context can access all
+    /// host memory directly.
     ///
     /// # Safety
-    /// A pointer must be valid for reads of `len` bytes. If the flags request the use of the user's
-    /// memory, the pointer must also be valid for writes, and for as long as the storage lives.
+    /// `pointer` must be valid for reads of `len` bytes. If the flags request direct use of the
+    /// user's memory, `pointer` must also be valid for writes, and must stay valid as long as the
+    /// storage exists.
     pub(super) unsafe fn create(
         context: &Context,
         len: usize,
@@ -136,7 +146,8 @@ impl Storage {
                 let memory = context.allocate_with(options)?;
                 let is_direct = is_host || is_direct;
                 if let Some(user) = pointer {
-                    // SAFETY: the caller ensures that the user's memory is readable.
+                    // SAFETY: the caller ensures that the user's memory is valid for reads of `len`
+                    // bytes.
                     unsafe { fill(context, &memory, is_direct, user) }?;
                 }
                 match pointer {
@@ -157,8 +168,8 @@ impl Storage {
         }))
     }
 
-    /// Creates a storage from memory of the context that starts at this address. `is_direct` says
-    /// whether host and device access each other's memory directly.
+    /// Creates a storage from the context's memory that starts at `start`. `is_direct` specifies
+    /// whether the host and the device can access each other's memory directly.
     pub(super) fn adopt(
         context: &Context,
         start: NonNull<u8>,
@@ -178,12 +189,12 @@ impl Storage {
         })
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the storage in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether only the context's own device can access the memory directly.
+    /// Returns whether only the storage's own device can access the memory directly.
     pub(super) fn is_on_device(&self) -> bool {
         match &self.backing {
             Backing::Allocated { is_direct, .. } | Backing::Adopted { is_direct, .. } => !is_direct,
@@ -192,12 +203,12 @@ impl Storage {
         }
     }
 
-    /// Returns the context that the memory is in.
+    /// Returns the context in which the memory was allocated.
     pub(super) fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Returns the address of the memory on the device.
+    /// Returns the device address of the memory.
     pub(super) fn address(&self) -> usize {
         match &self.backing {
             Backing::Allocated { memory, .. } => memory.as_ptr().addr(),
@@ -206,8 +217,8 @@ impl Storage {
         }
     }
 
-    /// Returns a range of the memory on the device, for a command. The caller has checked the
-    /// bounds.
+    /// Returns part of the storage as a memory range for a command. The caller must have checked
+    /// the bounds.
     pub(super) fn range(
         self: &Arc<Self>,
         destination: &dyn Destination,
@@ -218,8 +229,8 @@ impl Storage {
             Backing::Allocated { memory, .. } => memory.range(offset..offset + len)?,
             Backing::Adopted { range, .. } => range.range(offset..offset + len)?,
             Backing::User(user) => user.range(offset, len),
-            // The range keeps the storage alive. Its contents are written back after the last
-            // command.
+            // The returned range keeps the storage alive. The storage is dropped after the last
+            // command, and then writes its contents back.
             Backing::Mirror { memory, .. } => {
                 destination.note(BufferUse(self));
                 memory
@@ -229,11 +240,12 @@ impl Storage {
         })
     }
 
-    /// Waits briefly until no command uses the memory, if the storage mirrors the user's memory.
+    /// Waits until no command uses the memory, for at most [`BUFFER_RELEASE_GRACE`]. Only waits if
+    /// the storage mirrors the user's memory.
     ///
-    /// The user may free its memory after the release of the last buffer and the end of the last
-    /// command. If a command is still running after the wait, the queues notify this adapter when
-    /// it is done.
+    /// The user may free its memory when the last buffer has been released and the last command is
+    /// complete. If a command is still running after the wait, the write-back happens when the
+    /// queues have completed their commands.
     fn finish_use(&self) {
         let Backing::Mirror { memory, .. } = &self.backing else {
             return;
@@ -241,29 +253,33 @@ impl Storage {
         let began = Instant::now();
         wait_while(|| memory.is_in_use() && began.elapsed() < BUFFER_RELEASE_GRACE);
         if memory.is_in_use() {
-            // The background job must not keep the storage alive. Otherwise the storage could end
-            // there, after the release of its last buffer has found it unused.
+            // The background job must not keep the storage alive. Otherwise the job could drop the
+            // storage, and write the contents back, after a release has found the memory unused.
             let memory = Arc::downgrade(memory);
             late::call_at_ends(&self.users, &self.context, move || {
                 if let Some(memory) = memory.upgrade() {
-                    // The query makes the device drop finished commands, and with them the storage.
+                    // The query makes the device drop completed commands, and with them the
+                    // storage.
                     memory.is_in_use();
                 }
             });
         }
     }
 
-    /// Returns a range of the user's memory that this storage mirrors.
+    /// Returns a range of the user's memory that this storage mirrors. Returns `None` if the
+    /// storage does not mirror the user's memory.
     pub(super) fn mirrored(self: &Arc<Self>, offset: usize, len: usize) -> Option<MemoryRange> {
         let Backing::Mirror { memory, user } = &self.backing else {
             return None;
         };
-        // As in `range`, the returned range keeps the storage alive, so the memory stays in use.
+        // The returned range keeps the storage alive and its memory in use, like the result of
+        // `range`.
         let kept = (Arc::clone(self), memory.all());
         Some(user.range(offset, len).keeping(Arc::new(kept)))
     }
 
-    /// Returns how the host accesses the memory at an offset.
+    /// Returns the host's access path at an offset: a direct pointer, the mirrored user memory, or
+    /// a copy that must be allocated.
     pub(super) fn view(&self, offset: usize) -> Result<View> {
         Ok(match &self.backing {
             Backing::Allocated {
@@ -283,10 +299,10 @@ impl Storage {
 }
 
 impl User {
-    /// Returns a range that starts at an offset.
+    /// Returns a memory range of `len` bytes that starts at an offset from this address.
     fn range(self, offset: usize, len: usize) -> MemoryRange {
-        // SAFETY: the offset is inside the memory of the buffer. The buffer's creator guarantees
-        // that this memory is valid until the last command that uses it is done.
+        // SAFETY: the range is inside the buffer's memory. The creator of the buffer guarantees
+        // that this memory is valid until the last command that uses it is complete.
         unsafe { MemoryRange::from_raw_parts(self.0.add(offset), len, Access::ReadWrite) }
     }
 }
@@ -306,7 +322,7 @@ impl Drop for Storage {
     }
 }
 
-/// A buffer's reference to its storage. The drop first waits for the commands, and then releases
+/// A buffer's reference to its storage. Dropping it waits for the commands first, and then releases
 /// the storage.
 pub(super) struct StorageUser(pub(super) Arc<Storage>);
 
@@ -324,22 +340,22 @@ impl Deref for StorageUser {
     }
 }
 
-/// Copies the user's bytes into new memory.
+/// Copies the user's bytes to new memory.
 ///
 /// # Safety
-/// The user's memory must be readable for as many bytes as `memory` has.
+/// The user's memory must be valid for reads of `memory.len()` bytes.
 unsafe fn fill(context: &Context, memory: &Memory, is_direct: bool, user: User) -> Result<()> {
     if !is_direct {
         return copy(context, memory.all(), user.range(0, memory.len()));
     }
     let to = memory.bytes()?.as_ptr();
     // SAFETY: the caller ensures that the user's memory is readable. The destination is new, mapped
-    // and equally long, and no command uses it yet.
+    // and of the same length, and no command uses it yet.
     unsafe { ptr::copy_nonoverlapping(user.0.as_ptr(), to, memory.len()) };
     Ok(())
 }
 
-/// Copies with a queue of the device, and waits until the copy is done.
+/// Copies memory on a new queue of the device, and waits until the copy is complete.
 fn copy(context: &Context, to: MemoryRange, from: MemoryRange) -> Result<()> {
     let queue = context.create_queue()?;
     queue.submit(Command::copy(from, to)?)?;

@@ -1,5 +1,5 @@
-//! Tests of buffers on a device whose memory the host cannot access. The host device stands in for
-//! such a device. The test clients cover all other cases.
+//! Tests of buffers on a device whose memory the host cannot access. The host device simulates such
+//! a device. The test clients cover buffers on real devices.
 
 use super::{Buffer, Storage, late};
 use crate::abi::object::Referent;
@@ -37,7 +37,7 @@ impl Scene {
         let pointer = user.map(|user| NonNull::from(user).cast());
         let context = self.context();
         let inner = context.first().1;
-        // SAFETY: the tests keep the memory.
+        // SAFETY: the tests keep the user's memory alive as long as the buffer.
         let storage = unsafe { Storage::create(inner, LEN, flags, pointer, sides) };
         let (context, storage) = (context.to_ref(), storage.expect("memory"));
         MemoryObject::Buffer(Buffer::new(context, storage, 0)).hand_out()
@@ -46,7 +46,8 @@ impl Scene {
     fn write(&self, buffer: ur_mem_handle_t, bytes: &[u8; LEN], is_blocking: bool) {
         let write = enqueue::TABLE.pfnMemBufferWrite.expect("filled");
         let from = bytes.as_ptr().cast();
-        // SAFETY: the handles are alive, and the tests keep the bytes.
+        // SAFETY: the handles are alive, and the tests keep the bytes alive until the command is
+        // complete.
         check(unsafe {
             let queue = self.queue;
             write(
@@ -67,16 +68,16 @@ impl Scene {
         let read = enqueue::TABLE.pfnMemBufferRead.expect("filled");
         let mut bytes = [0; LEN];
         let to = bytes.as_mut_ptr().cast();
-        // SAFETY: the handles are alive, and the call blocks.
+        // SAFETY: the handles are alive, and `bytes` outlives the command, because the call blocks.
         check(unsafe { read(self.queue, buffer, 1, 0, LEN, to, 0, null(), null_mut()) });
         bytes
     }
 
-    /// Maps bytes 10 to 29.
+    /// Maps the bytes 10 to 29 of a buffer.
     fn map(&self, buffer: ur_mem_handle_t, flags: ur_map_flags_t) -> *mut [u8; 20] {
         let map = enqueue::TABLE.pfnMemBufferMap.expect("filled");
         let mut pointer: *mut c_void = null_mut();
-        // SAFETY: the handles are alive, and the pointer is valid.
+        // SAFETY: the handles are alive, and the pointer is valid for a write.
         check(unsafe {
             let (queue, pointer) = (self.queue, &mut pointer);
             map(
@@ -103,7 +104,7 @@ impl Scene {
 }
 
 fn release(buffer: ur_mem_handle_t) {
-    // SAFETY: the handle is alive and not used afterwards.
+    // SAFETY: the handle is alive and is not used afterwards.
     check(unsafe { TABLE.pfnRelease.expect("filled")(buffer) });
 }
 
@@ -115,7 +116,7 @@ fn mapped_regions_are_copies_there() {
     let both = scene.map(buffer, UR_MAP_FLAG_READ | UR_MAP_FLAG_WRITE);
     let only_read = scene.map(buffer, UR_MAP_FLAG_READ);
     assert_ne!(both, only_read);
-    // SAFETY: the memory is mapped for the host.
+    // SAFETY: both regions are mapped for the host.
     unsafe {
         assert_eq!((*both, *only_read), ([1; 20], [1; 20]));
         *both = [2; 20];
@@ -130,7 +131,7 @@ fn mapped_regions_are_copies_there() {
     assert_eq!(scene.read(buffer), wanted);
 
     let anew = scene.map(buffer, UR_MAP_FLAG_WRITE_INVALIDATE_REGION);
-    // SAFETY: the memory is mapped for the host.
+    // SAFETY: the region is mapped for the host.
     unsafe { *anew = [4; 20] };
     check(scene.unmap(buffer, anew));
     wanted[10..30].fill(4);
@@ -182,7 +183,7 @@ fn memory_of_the_user_is_used_in_place_where_the_device_takes_it() {
     assert_eq!(mapped.addr(), user.addr() + 10);
     check(scene.unmap(buffer, mapped));
     release(buffer);
-    // Buffers without the user's memory use memory of the device.
+    // Buffers that do not use the user's memory directly have memory on the device.
     let mut copied = [5; LEN];
     let flags = UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER;
     let buffer = scene.buffer_on((false, true), flags, Some(&mut copied));
@@ -203,7 +204,7 @@ fn memory_of_the_user_follows_its_buffer() {
     let mapped = scene.map(buffer, UR_MAP_FLAG_READ | UR_MAP_FLAG_WRITE);
     assert_eq!(mapped.addr(), user.addr() + 10);
     let mut wanted = [8; LEN];
-    // SAFETY: the memory is mapped for the host.
+    // SAFETY: the region is mapped for the host.
     unsafe {
         assert_eq!(*mapped, [8; 20]);
         *mapped = [9; 20];
@@ -212,22 +213,22 @@ fn memory_of_the_user_follows_its_buffer() {
     wanted[10..30].fill(9);
     assert_eq!(scene.read(buffer), wanted);
 
-    // A running command keeps the buffer alive. The contents are written back after the command.
+    // A running command keeps the storage alive. The contents are written back after the command.
     let gate = scene.hold();
     let late = Box::new([10; LEN]);
     scene.write(buffer, &late, false);
     release(buffer);
     gate.signal().expect("signalled");
     scene.finish();
-    // SAFETY: the memory is alive, and the last command is done.
+    // SAFETY: the memory is alive, and the last command is complete.
     assert_eq!(unsafe { *user }, [10; LEN]);
 }
 
 /// Waits until the last byte of the user's memory has the value `byte`.
 fn wait_for_byte(user: *const [u8; LEN], byte: u8) {
     let began = Instant::now();
-    // SAFETY: the memory is alive. The read is volatile, because the compiler does not see the
-    // writes.
+    // SAFETY: the memory is alive. The read is volatile, because the compiler does not know about
+    // the writes.
     while unsafe { user.cast::<u8>().add(LEN - 1).read_volatile() } != byte {
         assert!(began.elapsed() < SOON, "byte {byte} is late");
         thread::yield_now();
@@ -244,7 +245,7 @@ fn late_contents_go_back_although_all_else_is_released() {
         let gate = scene.hold();
         let late = Box::leak(Box::new([byte; LEN]));
         scene.write(buffer, late, false);
-        // The release returns while the buffer is in use.
+        // The release returns although the buffer is in use.
         if is_queue_first {
             drop(scene);
             release(buffer);
@@ -273,7 +274,8 @@ fn queues_tell_when_they_are_done_with_a_buffer() {
     let storage = unsafe { Buffer::behind(buffer) }.map(|buffer| &buffer.storage);
     let storage = storage.expect("a buffer");
     let (say, hear) = mpsc::channel();
-    // The last clone of the function is dropped with the last queue.
+    // When both queues have completed, the last clone of the function is dropped, which closes the
+    // channel.
     late::call_at_ends(&storage.users, storage.context(), move || {
         say.send(()).expect("a listener");
     });
@@ -292,7 +294,7 @@ fn queues_tell_when_they_are_done_with_a_buffer() {
     assert_eq!(*user, BYTES);
 }
 
-/// Returns a buffer over new USM memory. The buffer owns the memory if `is_owned` is not 0.
+/// Creates a buffer over new USM memory. The buffer owns the memory if `is_owned` is not 0.
 fn buffer_of_memory(scene: &Scene, is_owned: u8) -> (ur_mem_handle_t, *mut c_void) {
     let context = scene.context();
     let request = Request {
@@ -365,7 +367,7 @@ mod on_a_gpu {
             let gate = scene.hold();
             let late = Box::leak(Box::new([round; LEN]));
             scene.write(buffer, late, false);
-            // The release returns while the buffer is in use.
+            // The release returns although the buffer is in use.
             release(buffer);
             gate.signal().expect("signalled");
             wait_for_byte(user, round);

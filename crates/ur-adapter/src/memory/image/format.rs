@@ -1,4 +1,4 @@
-//! Conversion of UR's formats and descriptions of images.
+//! Conversion of UR's image formats and image descriptions.
 
 use crate::abi::failure::{Failure, Result};
 use crosshandle::image::{ChannelOrder, ChannelType, ImageDescription, ImageFormat, ImageKind};
@@ -7,7 +7,7 @@ use unified_runtime_sys::{
     ur_image_format_t, ur_mem_type_t as kinds, ur_result_t, ur_structure_type_t,
 };
 
-/// UR's channel orders with the library's, in the order of UR's numbers.
+/// UR's channel orders and the corresponding ones in `crosshandle`, in the order of UR's values.
 const ORDERS: [(orders, ChannelOrder); 15] = [
     (orders::UR_IMAGE_CHANNEL_ORDER_A, ChannelOrder::A),
     (orders::UR_IMAGE_CHANNEL_ORDER_R, ChannelOrder::R),
@@ -32,7 +32,7 @@ const ORDERS: [(orders, ChannelOrder); 15] = [
     (orders::UR_IMAGE_CHANNEL_ORDER_SRGBA, ChannelOrder::Srgba),
 ];
 
-/// UR's channel types with the library's, in the order of UR's numbers.
+/// UR's channel types and the corresponding ones in `crosshandle`, in the order of UR's values.
 const CHANNELS: [(types, ChannelType); 15] = [
     (
         types::UR_IMAGE_CHANNEL_TYPE_SNORM_INT8,
@@ -93,10 +93,10 @@ const CHANNELS: [(types, ChannelType); 15] = [
     (types::UR_IMAGE_CHANNEL_TYPE_FLOAT, ChannelType::Float),
 ];
 
-/// Converts an image format.
+/// Converts an image format from UR.
 ///
 /// # Errors
-/// Returns `UNSUPPORTED_IMAGE_FORMAT` for unknown numbers.
+/// Returns `UNSUPPORTED_IMAGE_FORMAT` if the channel order or the channel type is unknown.
 pub(crate) fn format(given: &ur_image_format_t) -> Result<ImageFormat> {
     let order = ORDERS.iter().find(|(name, _)| *name == given.channelOrder);
     let channel = CHANNELS.iter().find(|(name, _)| *name == given.channelType);
@@ -125,18 +125,20 @@ pub(crate) fn wrong_description(message: &'static str) -> Failure {
     )
 }
 
-/// Converts the description of an image. Unused dimensions are ignored.
+/// Converts an image description from UR. Unused dimensions are ignored.
 ///
 /// # Errors
-/// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` for an invalid description, or
-/// `UNSUPPORTED_IMAGE_FORMAT`.
+/// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` if the description is invalid, or
+/// `UNSUPPORTED_IMAGE_FORMAT` if its format is unknown.
 pub(crate) fn description(
     given: &ur_image_format_t,
     desc: &ur_image_desc_t,
     has_pointer: bool,
 ) -> Result<ImageDescription> {
     if desc.stype != ur_structure_type_t::UR_STRUCTURE_TYPE_IMAGE_DESC {
-        return Err(wrong_description("this structure describes no image"));
+        return Err(wrong_description(
+            "this structure is not an image description",
+        ));
     }
     let (kind, extent) = match desc.type_ {
         kinds::UR_MEM_TYPE_IMAGE1D => (ImageKind::OneD, [desc.width, 1, 1]),
@@ -160,7 +162,7 @@ pub(crate) fn description(
     Ok(ImageDescription::new(kind, format(given)?, extent))
 }
 
-/// Returns UR's numbers for the channel order and the channel type of a format.
+/// Returns UR's values for the channel order and the channel type of a format.
 pub(crate) fn name_of(format: ImageFormat) -> [u32; 2] {
     let order = ORDERS.iter().find(|(_, order)| *order == format.order);
     let channel = CHANNELS

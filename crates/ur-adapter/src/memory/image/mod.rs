@@ -1,8 +1,8 @@
-//! Images: pixels that kernels access by their coordinates, and that commands copy.
+//! Images: pixels that kernels access by coordinates, and that commands copy.
 //!
 //! An image has its own memory, whose layout the driver chooses. If the program passes a host
-//! pointer, the pixels are copied into the image at creation, even with the flag that allows direct
-//! use of the host memory. Only read commands copy pixels back.
+//! pointer, the pixels are copied into the image at creation. This also applies if the flags allow
+//! direct use of the host memory. Only read commands copy pixels back.
 
 pub(crate) mod format;
 
@@ -28,13 +28,13 @@ use unified_runtime_sys::{
     ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
 };
 
-/// An image. UR images that were created from the same native handle share the library's image.
+/// A UR image handle. Images created from one native handle share the image in `crosshandle`.
 pub(crate) struct Image {
     context: Ref<Context>,
     inner: Arc<crosshandle::image::Image>,
 }
 
-/// An image whose native handle was given out.
+/// An image for which the adapter has returned a native handle.
 struct Given {
     image: Weak<crosshandle::image::Image>,
     context: Weak<ContextState>,
@@ -47,12 +47,12 @@ impl Image {
         &self.context
     }
 
-    /// Returns the library's image.
+    /// Returns the image in `crosshandle`.
     pub(crate) fn inner(&self) -> &crosshandle::image::Image {
         &self.inner
     }
 
-    /// Returns whether both use the same image of the library.
+    /// Returns whether both UR images share one image in `crosshandle`.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -61,15 +61,16 @@ impl Image {
         self.inner.description()
     }
 
-    /// Returns the size of all pixels in bytes.
+    /// Returns the total size of the pixels in bytes.
     pub(super) fn len(&self) -> usize {
         self.description().bytes().unwrap_or(usize::MAX)
     }
 
-    /// Returns the library's image for a command.
+    /// Returns the image in `crosshandle` for a command.
     ///
     /// # Errors
-    /// Returns `INVALID_MEM_OBJECT` for an image of another context or device.
+    /// Returns `INVALID_MEM_OBJECT` if the image belongs to another context, or if the command's
+    /// device is not the first device of the context.
     pub(crate) fn for_command(
         &self,
         destination: &dyn Destination,
@@ -79,14 +80,14 @@ impl Image {
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "a command takes images of its queue's context, on its first device",
+                "the image must belong to the queue's context, and the queue must be on the context's first device",
             ));
         }
         Ok(&self.inner)
     }
 
-    /// Writes a property of the image to the caller's memory. Unused dimensions are 0, as in
-    /// OpenCL.
+    /// Writes a property of the image to the caller's memory. Unused dimensions are reported as 0,
+    /// which is OpenCL's convention.
     pub(super) fn answer(&self, name: ur_image_info_t, query: Query<'_>) -> Result<()> {
         let description = self.description();
         let [x, y, z] = description.extent;
@@ -121,8 +122,8 @@ impl Image {
         }
     }
 
-    /// Returns the native handle, which is the driver's image. It is valid as long as an object
-    /// keeps the image alive.
+    /// Returns the native handle, which is the driver's image. The handle is valid as long as an
+    /// object keeps the image alive.
     pub(super) fn native_handle(&self) -> ur_native_handle_t {
         let mut given = GIVEN.lock();
         given.retain(|given| given.image.strong_count() > 0);
@@ -134,11 +135,11 @@ impl Image {
         self.inner.native().raw()
     }
 
-    /// Creates an image. Copies the pixels at a pointer, if there is one.
+    /// Creates an image. If `pixels` is given, copies the pixels from its address.
     ///
     /// # Safety
-    /// The caller must ensure that a pointer is valid for reads of all pixels, with the pitches in
-    /// the description.
+    /// The caller must ensure that the address in `pixels` is valid for reads of all pixels, with
+    /// the pitches from the description.
     unsafe fn new(
         context: &Ref<Context>,
         description: &ImageDescription,
@@ -159,8 +160,8 @@ impl Image {
             let place = PartLayout::new(&image, &part, desc.rowPitch, desc.slicePitch);
             let wrong = "these pitches are smaller than the image's rows or slices";
             let place = place.map_err(|_| format::wrong_description(wrong))?;
-            // SAFETY: the caller upholds this function's contract. A submitted command is done when
-            // `finish` returns, even if it has failed.
+            // SAFETY: the caller ensures that the pixels are readable. The command that reads them
+            // is complete when `finish` returns, even if the command fails.
             let memory = unsafe { place.in_user_memory(pointer) }?;
             let queue = inner.create_queue()?;
             queue.submit(Command::write_image(
@@ -175,7 +176,8 @@ impl Image {
     }
 }
 
-/// Returns the failure for an image that cannot be created on a device with image support.
+/// Converts an error that `crosshandle` returns when it creates an image. The device supports
+/// images.
 fn refusal(error: Error) -> Failure {
     let result = match error {
         Error::InvalidArgument(_) => ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_SIZE,
@@ -198,14 +200,14 @@ entry_points! {
         check_flags(flags, has_pointer)?;
         let description = format::description(format, desc, has_pointer)?;
         let pixels = has_pointer.then_some((pointer, desc));
-        // SAFETY: the caller passes memory that contains the pixels.
+        // SAFETY: the caller passes null, or an address from which all pixels can be read.
         let image = unsafe { Image::new(&context.to_ref(), &description, pixels) }?;
         created.put(MemoryObject::Image(image).hand_out())
     }
 
-    /// Creates an image from a native handle that this adapter has given out. Other native handles
-    /// are refused, because the library cannot know when their images end. The new image is in the
-    /// context of the original image.
+    /// Creates an image from a native handle that this adapter has returned. It refuses all other
+    /// native handles, because it cannot know when their images are destroyed. The context must be
+    /// that of the original image.
     pub(super) fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,
@@ -215,22 +217,23 @@ entry_points! {
         created: Out<ur_mem_handle_t>,
     ) {
         let description = format::description(format, desc, false)?;
-        // The images and contexts must not be dropped while the lock is held.
+        // The images and contexts must not be dropped while the lock is held, so they are collected
+        // first.
         let alive = |given: &Given| Some((given.image.upgrade()?, given.context.clone()));
         let alive: Vec<_> = GIVEN.lock().iter().filter_map(alive).collect();
         let mut alive = alive.into_iter();
         let found = alive.find(|(image, _)| image.native().raw() == native);
         let (inner, maker) = found.ok_or_else(|| {
-            Failure::argument("this native handle is not one of a living image of this adapter")
+            Failure::argument("no living image of this adapter has this native handle")
         })?;
         if !ptr::eq(maker.as_ptr(), &**context.state()) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_CONTEXT,
-                "this native handle is one of another context's image",
+                "the image with this native handle belongs to another context",
             ));
         }
         if *inner.description() != description {
-            return Err(format::wrong_description("the image is not what this describes"));
+            return Err(format::wrong_description("the image does not match the description"));
         }
         let context = context.to_ref();
         created.put(MemoryObject::Image(Image { context, inner }).hand_out())

@@ -1,4 +1,4 @@
-//! Allocating and freeing USM.
+//! Entry points that allocate and free unified shared memory (USM).
 
 use super::request::Alignment;
 use crate::abi::boundary::{Out, entry_points, not_null};
@@ -9,21 +9,25 @@ use crate::context::allocations::Kind;
 use crate::context::pools::Pool;
 use crate::discovery::Device;
 use crate::queue::host_function::wait_while;
-use crate::tuning::ROW_ALIGN_BYTES;
 use crosshandle::{AllocationOptions, MemoryKind};
 use std::ffi::c_void;
 use unified_runtime_sys::ur_result_t;
 
-/// The properties of an allocation.
+/// Alignment of rows in pitched allocations, in bytes. It is the size of a cache line, and is
+/// larger than any element that devices access in one operation.
+const ROW_ALIGN_BYTES: usize = 64;
+
+/// The requested properties of an allocation.
 pub(crate) struct Request {
     pub(crate) kind: MemoryKind,
     /// The length in bytes.
     pub(crate) len: usize,
-    /// The alignment in bytes, a power of two. 0 stands for the default.
+    /// The alignment in bytes, which is a power of two. 0 selects the default alignment.
     pub(crate) align: usize,
 }
 
-/// Allocates memory on a device, and returns its address. Host memory belongs to no device.
+/// Allocates memory through a device, and returns the memory's address. Host memory is not assigned
+/// to the device.
 pub(crate) fn allocate(
     context: &Shared<Context>,
     on: &Shared<Device>,
@@ -51,7 +55,7 @@ pub(crate) fn allocate(
         None => inner.allocate_with(options),
     };
     let memory = memory.map_err(|error| match error {
-        // The other arguments have been checked, so this error is about the alignment.
+        // The other arguments have been checked, so only the alignment can be invalid.
         crosshandle::Error::InvalidArgument(_) => {
             Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE)
         }
@@ -65,7 +69,8 @@ pub(crate) fn allocate(
     Ok(context.state().usm.add(kind, device, pool, memory))
 }
 
-/// Defines the entry points that allocate memory of a device. They differ in the kind of memory.
+/// Defines the entry points that allocate memory through a device. They differ only in the kind of
+/// memory.
 macro_rules! of_device {
     ($($name:ident: $kind:ident,)*) => {
         entry_points! {$(
@@ -118,18 +123,19 @@ entry_points! {
         let row = width.checked_next_multiple_of(unit.max(ROW_ALIGN_BYTES));
         let row = row.ok_or_else(too_large)?;
         let len = row.checked_mul(height).ok_or_else(too_large)?;
-        // The memory gets the alignment of images, because images may be made from it.
+        // The memory receives the alignment of image memory, because callers may create images from
+        // it.
         let align = align.max(device.views().map_or(0, |views| views.start_alignment));
         let kind = MemoryKind::Device;
         memory.put(allocate(context, device, pool, &Request { kind, len, align })?)?;
         pitch.put(row)
     }
 
-    /// Waits for the commands that use the memory, as UR requires.
+    /// Frees memory after waiting for the commands that use it, as UR requires.
     ///
-    /// A function that a queue runs cannot wait for later commands of the queue. No thread can wait
-    /// for the release of a buffer over the memory. In these cases, the memory is kept until its
-    /// use has ended.
+    /// The call does not wait in two cases. A function that a queue runs cannot wait for later
+    /// commands on that queue. If a buffer was created from the memory, no thread can wait for the
+    /// buffer's release. In both cases, the memory is freed when its last use ends.
     pub(super) fn free(context: Handle<Context>, memory: *mut c_void) {
         not_null(memory)?;
         let allocation = context.state().usm.free(memory)?;

@@ -1,4 +1,4 @@
-//! Copies without a queue.
+//! Copies for which the caller names no queue.
 
 use crate::abi::boundary::{entry_points, not_null};
 use crate::abi::failure::{Failure, Result};
@@ -21,7 +21,7 @@ entry_points! {
         }
         let usm = &context.state().usm;
         // SAFETY: the caller guarantees that the memory is valid until this call returns. The call
-        // waits for the copy.
+        // waits until the copy is complete.
         let (to, from) = unsafe {
             (
                 usm.range(to, size, Access::ReadWrite, false)?,
@@ -35,7 +35,8 @@ entry_points! {
     }
 }
 
-/// Returns the context's queue for copies without a queue. The copies do not wait for each other.
+/// Returns the context's queue for copies for which the caller names no queue. The queue is
+/// out-of-order, so the copies do not wait for each other.
 fn queue_of(context: &Context) -> Result<&Queue> {
     let place = &context.state().usm.copies;
     if let Some(queue) = place.get() {

@@ -1,4 +1,4 @@
-//! Properties of pointers.
+//! Queries about pointers to USM.
 
 use crate::abi::boundary::{entry_points, not_null};
 use crate::abi::failure::{Failure, Result};
@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::ptr;
 use unified_runtime_sys::{ur_device_handle_t, ur_result_t, ur_usm_alloc_info_t, ur_usm_type_t};
 
-/// Properties that can be queried of a pointer.
+/// The properties of a pointer that a query can request.
 struct Facts {
     base: *const c_void,
     size: usize,
@@ -48,8 +48,8 @@ entry_points! {
     }
 }
 
-/// Writes a property of a pointer to the caller's memory. If the pointer is not in memory of the
-/// context, only the query for its type succeeds.
+/// Writes a property of a pointer to the caller's memory. If the pointer is not in the context's
+/// memory, only a query for its type succeeds.
 fn answer(facts: Option<Facts>, name: ur_usm_alloc_info_t, query: Query<'_>) -> Result<()> {
     if name == ur_usm_alloc_info_t::UR_USM_ALLOC_INFO_TYPE {
         let unknown = ur_usm_type_t::UR_USM_TYPE_UNKNOWN;
@@ -61,7 +61,7 @@ fn answer(facts: Option<Facts>, name: ur_usm_alloc_info_t, query: Query<'_>) -> 
     let facts = facts.ok_or_else(|| {
         Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-            "this pointer points into no allocation of this context",
+            "this pointer is not in any allocation of this context",
         )
     })?;
     match name {

@@ -1,11 +1,12 @@
-//! Unified shared memory (USM): pointers that the host and the devices share. Each context has a
-//! [table](crate::context::allocations) of its allocations.
+//! Unified shared memory (USM): memory that the host and the devices access by the same pointers.
+//! Each context has a [table](crate::context::allocations) of its allocations.
 //!
-//! - `allocate`, `request`: allocating and freeing, and the descriptions of allocations.
-//! - `info`: properties of pointers.
-//! - `pool`, `pool_exp`: memory pools, and their experimental part.
-//! - `user_memory`: registering the user's memory with a context.
-//! - `copy`, `peers`: copies without a queue, and access between devices.
+//! - `allocate`, `request`: allocation, release, and the properties of requested allocations.
+//! - `info`: queries about pointers.
+//! - `pool`, `pool_exp`: memory pools, and their experimental entry points.
+//! - `user_memory`: registration of the user's memory with a context.
+//! - `copy`: copies for which the caller names no queue.
+//! - `peers`: access between devices.
 
 mod allocate;
 mod copy;
@@ -53,10 +54,10 @@ pub(crate) const EXP_TABLE: ur_usm_exp_dditable_t = ur_usm_exp_dditable_t {
     pfnReleaseExp: Some(user_memory::release),
 };
 
-/// The entry points for access between devices.
+/// The entry points for access between the memories of devices.
 pub(crate) const P2P_TABLE: ur_usm_p2p_exp_dditable_t = ur_usm_p2p_exp_dditable_t {
     pfnEnablePeerAccessExp: Some(peers::enable),
-    // Devices cannot lose access to memory, so disabling does the same as enabling.
+    // Access cannot be disabled. Like enabling, disabling only checks that the access is possible.
     pfnDisablePeerAccessExp: Some(peers::enable),
     pfnPeerAccessGetInfoExp: Some(peers::get_info),
 };

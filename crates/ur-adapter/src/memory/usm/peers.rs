@@ -1,4 +1,4 @@
-//! Access of one device to the memory of another.
+//! Access by one device to the memory of another device.
 
 use crate::abi::boundary::entry_points;
 use crate::abi::failure::Failure;
@@ -8,8 +8,8 @@ use crate::discovery::Device;
 use std::ptr;
 use unified_runtime_sys::ur_exp_peer_info_t;
 
-/// Returns whether a device can access the memory of another device. It can if both are the same,
-/// if all memory is host memory, or if the other device is a peer.
+/// Returns whether a device can access the memory of another device. This is the case if both
+/// devices are the same, if both use host memory, or if the driver supports peer access.
 fn reaches(device: &Shared<Device>, peer: &Shared<Device>) -> bool {
     let is_unified = |device: &Device| device.inner().info().capabilities.unified_memory;
     ptr::eq(device, peer)
@@ -18,7 +18,7 @@ fn reaches(device: &Shared<Device>, peer: &Shared<Device>) -> bool {
 }
 
 entry_points! {
-    /// Checks that the device can access the peer's memory. Devices always have this access, so the
+    /// Checks that the device can access the peer's memory. This access is always enabled, so the
     /// call changes nothing.
     pub(super) fn enable(device: Handle<Device>, peer: Handle<Device>) {
         if reaches(device, peer) {

@@ -1,4 +1,4 @@
-//! Memory pools.
+//! Entry points for memory pools.
 
 use crate::abi::boundary::{InMut, Out, entry_points};
 use crate::abi::chain;
@@ -13,13 +13,16 @@ use unified_runtime_sys::{
     ur_usm_pool_desc_t, ur_usm_pool_handle_t, ur_usm_pool_info_t, ur_usm_pool_limits_desc_t,
 };
 
-/// Converts the description of a memory pool.
+/// Converts the description of a memory pool from UR.
 ///
-/// Native pools are those of `sycl::ext::oneapi::experimental`. Their two limits are the size of
-/// the pool and the bytes that it keeps. The limits of other pools have the meaning of their names.
+/// The meaning of the two limits depends on the pool. In a native pool, which the SYCL extension
+/// for memory pools creates, they are the maximum size of the pool and the number of bytes that the
+/// pool keeps. In other pools, they are the largest block that the pool keeps and the size of its
+/// first segment.
 ///
 /// # Safety
-/// The caller must ensure that the structures that follow the description satisfy [`chain::each`].
+/// The chain that starts at `desc.pNext` must satisfy the contract of [`chain::each`], and each
+/// structure must match its type.
 pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOptions> {
     if desc.flags & UR_USM_POOL_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -33,7 +36,7 @@ pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOpti
     for (stype, next) in unsafe { chain::each(desc.pNext) } {
         match stype {
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_POOL_LIMITS_DESC => {
-                // SAFETY: the type determines the structure.
+                // SAFETY: the caller ensures that each structure in the chain matches its type.
                 let limits = unsafe { &*next.cast::<ur_usm_pool_limits_desc_t>() };
                 let (first, second) = (limits.maxPoolableSize, limits.minDriverAllocSize);
                 options = match (is_native, first) {
@@ -44,7 +47,7 @@ pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOpti
             }
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_POOL_BUFFER_DESC => {
                 return Err(Failure::unsupported(
-                    "this adapter only creates pools of its own memory",
+                    "this adapter creates pools only from its own memory",
                 ));
             }
             _ => {}
@@ -59,7 +62,7 @@ entry_points! {
         desc: InMut<ur_usm_pool_desc_t>,
         created: Out<ur_usm_pool_handle_t>,
     ) {
-        // SAFETY: the caller passes a chain of descriptions.
+        // SAFETY: the caller passes a valid chain of descriptions.
         let options = unsafe { options(desc) }?;
         created.put(Shared::hand_out(Pool::for_all_devices(context, options)?))
     }

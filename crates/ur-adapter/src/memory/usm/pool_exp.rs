@@ -1,5 +1,5 @@
-//! The experimental part of memory pools: pools of one device, their properties, and the pools of
-//! devices.
+//! Experimental entry points for memory pools: pools for one device, properties of pools, and the
+//! default and current pools of devices.
 
 use super::pool::{answer, options};
 use crate::abi::boundary::{InMut, Out, entry_points, not_null};
@@ -21,7 +21,7 @@ entry_points! {
         desc: InMut<ur_usm_pool_desc_t>,
         created: Out<ur_usm_pool_handle_t>,
     ) {
-        // SAFETY: the caller passes a chain of descriptions.
+        // SAFETY: the caller passes a valid chain of descriptions.
         let options = unsafe { options(desc) }?;
         created.put(Shared::hand_out(Pool::for_device(context, device, options)?))
     }
@@ -34,13 +34,13 @@ entry_points! {
                 "the default pool of a device stays as long as the context",
             ));
         }
-        // SAFETY: the caller passes a handle of a living pool, and gives up one of UR's references
-        // to it.
+        // SAFETY: the caller passes the handle of a living pool, and transfers one of UR's
+        // references to this call.
         unsafe { release_once::<Pool>(pool.handle()) }
     }
 
     /// Returns the default pool of a device. The context owns the handle, so the caller must not
-    /// release it.
+    /// release the handle.
     pub(super) fn get_default_of_device(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -50,7 +50,7 @@ entry_points! {
         pool.put(pools.default_of(context, device)?.handle())
     }
 
-    /// Returns the current pool of a device. The caller must not release the handle.
+    /// Returns the current pool of a device. The caller must not release the returned handle.
     pub(super) fn get_of_device(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -60,7 +60,8 @@ entry_points! {
         pool.put(pools.current_of(context, device)?.handle())
     }
 
-    /// Sets the current pool of a device, until the pool is destroyed.
+    /// Sets the current pool of a device. The pool stays current until it is replaced or destroyed.
+    /// After its destruction, the default pool of the device is current again.
     pub(super) fn set_of_device(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -98,13 +99,13 @@ entry_points! {
         if size < size_of::<usize>() {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller passes a value of this size, which is sufficient.
+        // SAFETY: the caller passes a value whose size was checked to be that of a `usize`.
         let value = unsafe { value.cast::<usize>().read_unaligned() };
         set(pool, name, value)
     }
 }
 
-/// Sets a property of a pool. The peaks can only be set to 0, which restarts their measurement. The
+/// Sets a property of a pool. A peak can be set only to 0, which restarts its measurement. The
 /// reserved size and the used size cannot be set.
 fn set(pool: &Pool, name: ur_usm_pool_info_t, value: usize) -> Result<()> {
     let peak_to_zero = || {

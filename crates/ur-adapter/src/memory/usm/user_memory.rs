@@ -1,4 +1,4 @@
-//! Registering the user's memory with a context.
+//! Entry points that register the user's memory with a context.
 
 use crate::abi::boundary::{MaybeIn, entry_points, not_null};
 use crate::abi::failure::{Failure, Result};
@@ -12,10 +12,11 @@ use unified_runtime_sys::{
     ur_exp_usm_host_alloc_register_properties_t, ur_result_t,
 };
 
-/// The smallest page size of any machine, in bytes.
+/// The smallest page size of all supported machines, in bytes.
 const SMALLEST_PAGE: usize = 4096;
 
-/// Fails for contexts with devices that require a registration of the memory.
+/// Returns `UNSUPPORTED_FEATURE` if a device in the context cannot access host memory without a
+/// registration by the driver.
 fn check_devices(context: &Context) -> Result<()> {
     let reaches_all = context
         .devices()
@@ -28,7 +29,7 @@ fn check_devices(context: &Context) -> Result<()> {
     ))
 }
 
-/// Returns whether `size` bytes at this address can be memory of a program.
+/// Returns whether a program could own `size` bytes at this address.
 fn can_be(memory: *const c_void, size: usize) -> bool {
     size != 0 && size <= isize::MAX as usize && memory.addr().checked_add(size).is_some()
 }
@@ -54,7 +55,8 @@ entry_points! {
                 format!("registered memory consists of whole pages of {page} bytes"),
             ))
         };
-        // Errors that apply to every device come first.
+        // Errors that would occur on every device take precedence over errors of this context's
+        // devices.
         check_pages(SMALLEST_PAGE)?;
         check_devices(context)?;
         check_pages(context.first().0.inner().info().granularity)?;
@@ -66,7 +68,7 @@ entry_points! {
         if !context.state().usm.add_of_user(Kind::Registered(access), memory, size) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "this context knows a part of this memory already",
+                "part of this memory is already registered or allocated in this context",
             ));
         }
         Ok(())
@@ -79,12 +81,13 @@ entry_points! {
         removed.map(drop).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "no registered memory starts here",
+                "no registered memory starts at this address",
             )
         })
     }
 
-    /// Imports memory of the user. If the memory is already known, the call has no effect.
+    /// Imports the user's memory. If the context already has part of the memory in its table, the
+    /// call has no effect.
     pub(super) fn import(context: Handle<Context>, memory: *mut c_void, size: usize) {
         not_null(memory)?;
         if !can_be(memory, size) {
@@ -95,7 +98,7 @@ entry_points! {
         Ok(())
     }
 
-    /// Releases imported memory of the user. If the memory was not imported, the call has no
+    /// Releases imported memory. If no imported memory starts at this address, the call has no
     /// effect.
     pub(super) fn release(context: Handle<Context>, memory: *mut c_void) {
         not_null(memory)?;

@@ -1,7 +1,7 @@
-//! The arguments of kernels.
+//! Kernel arguments.
 //!
-//! The local memory of a work-group is one block, whose size is part of the launch. An argument for
-//! local memory is the offset of its part in this block.
+//! A work-group has one block of local memory, whose size is part of the launch. On devices whose
+//! kernels do not take local memory as an argument, a local argument is an offset into this block.
 
 use crate::abi::boundary::list;
 use crate::abi::failure::{Failure, Result};
@@ -21,48 +21,50 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// An argument of a kernel, as the caller passes it.
+/// A kernel argument from the caller.
 #[derive(Clone)]
 pub(crate) enum Argument<'a> {
     /// The bytes of a value.
     Value(Cow<'a, [u8]>),
-    /// An address outside the context's memory. The caller guarantees that the memory there is
-    /// valid until the kernel is done.
+    /// An address outside the context's memory. The caller guarantees that memory at this address
+    /// is valid until the kernel is complete.
     Address(usize),
-    /// Memory, which is kept alive until the kernel is done.
+    /// Memory, which is kept alive until the kernel is complete.
     Memory(MemoryRange),
-    /// An image, which is kept alive until the kernel is done.
+    /// An image, which is kept alive until the kernel is complete.
     Image(crosshandle::image::Image),
-    /// A sampler, which is kept alive until the kernel is done.
+    /// A sampler, which is kept alive until the kernel is complete.
     Sampler(crosshandle::image::Sampler),
-    /// A size in bytes of local memory of a work-group.
+    /// The size in bytes of local memory that each work-group receives.
     Local(usize),
 }
 
-/// The size of a sampler argument in bytes, on devices where the sizes of kernel parameters are
-/// known.
+/// Size of a sampler argument in bytes. It is checked on devices that report the sizes of kernel
+/// parameters.
 const SAMPLER_BYTES: usize = 4;
 
-/// Arguments by index.
+/// The arguments of a kernel, indexed by parameter. `None` is an argument that was not set.
 pub(crate) type Arguments<'a> = Vec<Option<Argument<'a>>>;
 
-/// Arguments in the device's form.
+/// Kernel arguments in the form that the device requires.
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub(crate) arguments: KernelArguments,
-    /// Number of bytes of a work-group's local memory that the arguments use.
+    /// The size in bytes of the local memory that the arguments use in each work-group.
     pub(crate) local: usize,
 }
 
-/// Returns the arguments of a launch.
+/// Reads the arguments of a launch.
 ///
 /// # Errors
-/// Returns `INVALID_NULL_POINTER`, `INVALID_KERNEL_ARGUMENT_INDEX`, `INVALID_ENUMERATION` for an
-/// unknown type, and `INVALID_MEM_OBJECT` for a buffer that the device cannot access.
+/// - `INVALID_NULL_POINTER` if the address of a value is null.
+/// - `INVALID_KERNEL_ARGUMENT_INDEX` if an index exceeds the limit.
+/// - `INVALID_ENUMERATION` if the type of an argument is unknown.
+/// - `INVALID_MEM_OBJECT` if the device cannot access a buffer or an image.
 ///
 /// # Safety
-/// The caller must ensure that the arguments match their types, and that values and buffers are
-/// valid during `'a`.
+/// The caller must ensure that each argument matches its type. Values must be readable, and handles
+/// alive, during `'a`.
 pub(crate) unsafe fn read<'a>(
     destination: &dyn Destination,
     given: &'a [ur_exp_kernel_arg_properties_t],
@@ -82,7 +84,7 @@ pub(crate) unsafe fn read<'a>(
     Ok(arguments)
 }
 
-/// Returns one argument.
+/// Reads one argument of a launch.
 ///
 /// # Safety
 /// The caller must uphold the contract of [`read`].
@@ -90,7 +92,7 @@ unsafe fn read_one<'a>(
     destination: &dyn Destination,
     argument: &'a ur_exp_kernel_arg_properties_t,
 ) -> Result<Argument<'a>> {
-    // SAFETY: the caller ensures that the members of the union match its type.
+    // SAFETY: the caller ensures that the member of the union that is read here matches the type.
     unsafe {
         Ok(match argument.type_ {
             argument_type::UR_EXP_KERNEL_ARG_TYPE_VALUE => {
@@ -123,13 +125,14 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// Converts a buffer, an image or null to a kernel argument.
+    /// Converts the handle of a buffer or an image to a kernel argument. Null becomes the address
+    /// 0.
     ///
     /// # Errors
-    /// Returns `INVALID_MEM_OBJECT` for an object that the device cannot access.
+    /// Returns `INVALID_MEM_OBJECT` if the device cannot access the memory object.
     ///
     /// # Safety
-    /// The caller must ensure that the handle is null, or belongs to a living memory object.
+    /// The handle must be null or refer to a living memory object.
     pub(crate) unsafe fn of_memory(
         destination: &dyn Destination,
         handle: ur_mem_handle_t,
@@ -146,7 +149,7 @@ impl<'a> Argument<'a> {
         )
     }
 
-    /// Copies the caller's bytes, so that the argument no longer borrows them.
+    /// Copies the caller's bytes, so that the argument does not borrow them any more.
     pub(crate) fn into_owned(self) -> Argument<'static> {
         match self {
             Self::Value(value) => Argument::Value(Cow::Owned(value.into_owned())),
@@ -168,15 +171,16 @@ fn wrong_index(index: usize) -> Failure {
 
 /// Packs arguments for a kernel.
 ///
-/// `parameters` are the kernel's parameters, if they are known. `local` is the number of bytes of
-/// local memory that are already in use. If there is an `offset`, it is the kernel's last
-/// parameter.
+/// `parameters` are the kernel's parameters, if the driver reports them. `local` is the size in
+/// bytes of the local memory that is already in use. If `offset` is given, it becomes the kernel's
+/// last argument.
 ///
 /// # Errors
-/// Returns `INVALID_KERNEL_ARGUMENT_INDEX` for too many arguments, and `INVALID_KERNEL_ARGS` for
-/// missing ones. Returns `INVALID_KERNEL_ARGUMENT_SIZE` for an argument that is shorter than its
-/// parameter, and for an unexpected address. Returns `OUT_OF_RESOURCES` if the size of local memory
-/// overflows.
+/// - `INVALID_KERNEL_ARGUMENT_INDEX` if there are more arguments than parameters.
+/// - `INVALID_KERNEL_ARGS` if an argument is missing.
+/// - `INVALID_KERNEL_ARGUMENT_SIZE` if a value is shorter than its parameter, or if an address is
+///   passed for a parameter of another size.
+/// - `OUT_OF_RESOURCES` if the size of local memory overflows.
 pub(crate) fn pack(
     arguments: &Arguments<'_>,
     parameters: Option<&[KernelParameter]>,
@@ -188,12 +192,13 @@ pub(crate) fn pack(
     pack_sizes(arguments, sizes.as_deref(), offset, local)
 }
 
-/// Packs arguments for a device whose kernels take local memory as arguments, and whose driver
-/// checks the sizes of arguments. `count` is the number of the kernel's parameters, if it is known.
+/// Packs arguments for a kernel that takes local memory as arguments. The driver checks the sizes
+/// of the arguments. `count` is the number of the kernel's parameters, if the driver reports it.
 ///
 /// # Errors
-/// Returns `INVALID_KERNEL_ARGUMENT_INDEX` for too many arguments, `INVALID_KERNEL_ARGS` for
-/// missing ones, and `OUT_OF_RESOURCES` if the size of local memory overflows.
+/// Returns `INVALID_KERNEL_ARGUMENT_INDEX` if there are more arguments than parameters. Returns
+/// `INVALID_KERNEL_ARGS` if an argument is missing, and `OUT_OF_RESOURCES` if the size of local
+/// memory overflows.
 pub(crate) fn pack_whole(arguments: &Arguments<'_>, count: Option<usize>) -> Result<Packed> {
     let count = count.unwrap_or(arguments.len());
     if arguments.len() > count {
@@ -279,19 +284,19 @@ impl Packed {
                 check_pointer(index, size)?;
                 with(arguments.with(range))
             }
-            // A kernel takes an image as the number of its surface, which is as long as an address.
+            // Kernels take an image as a surface handle, which has the size of an address.
             Argument::Image(image) => {
                 check_pointer(index, size)?;
                 with(arguments.with(image))
             }
-            // A kernel takes a sampler as a word that describes the sampler.
+            // Kernels take a sampler as a word that describes the sampler.
             Argument::Sampler(sampler) => match size {
                 None | Some(SAMPLER_BYTES) => with(arguments.with(sampler)),
                 size => return Err(wrong_size(index, SAMPLER_BYTES, size)),
             },
             Argument::Local(len) => {
                 let (start, end) = place(local, *len).ok_or_else(|| too_much(*len, local))?;
-                // Addresses of local memory may be shorter than other addresses.
+                // Local memory addresses may be shorter than other addresses.
                 Self {
                     arguments: arguments.bytes(fitted(index, &start.to_ne_bytes(), size)?),
                     local: end,
@@ -301,15 +306,15 @@ impl Packed {
     }
 }
 
-/// Returns as many bytes of a value as its parameter has, if the parameter's size is known. The
-/// kernel would not read the remaining bytes of a longer value.
+/// Returns the bytes of a value that fit into its parameter. Kernels do not read the remaining
+/// bytes of a longer value. If the parameter's size is unknown, returns all bytes.
 fn fitted(index: usize, value: &[u8], size: Option<usize>) -> Result<&[u8]> {
     value
         .get(..size.unwrap_or(value.len()))
         .ok_or_else(|| wrong_size(index, value.len(), size))
 }
 
-/// Fails if a parameter does not have the size of an address.
+/// Returns `INVALID_KERNEL_ARGUMENT_SIZE` if the parameter does not have the size of an address.
 fn check_pointer(index: usize, size: Option<usize>) -> Result<()> {
     match size {
         Some(size) if size != size_of::<usize>() => {
@@ -329,8 +334,8 @@ fn wrong_size(index: usize, len: usize, size: Option<usize>) -> Failure {
     )
 }
 
-/// Reserves `len` more bytes of a work-group's local memory. Returns the start and the end of the
-/// reserved bytes, or `None` on overflow.
+/// Reserves `len` more bytes of local memory in each work-group. Returns the start and the end of
+/// the reserved bytes. Returns `None` if the size overflows.
 fn place(taken: usize, len: usize) -> Option<(usize, usize)> {
     let align = len.min(LARGEST_VECTOR_BYTES).next_power_of_two();
     let start = taken.checked_next_multiple_of(align)?;
@@ -374,8 +379,8 @@ mod tests {
             (&[usize::MAX][..], 1),
             (&[1 << 63, 1 << 63], 0),
             (&[(1 << 63) + 1], 1 << 63),
-            // An overflow must be an error, because a wrapped sum would look as if no memory were
-            // in use.
+            // The sum overflows. If it wrapped instead, the arguments would seem to use no local
+            // memory.
             (&[usize::MAX, 4], 0),
             (&[4], usize::MAX),
         ] {
@@ -394,7 +399,7 @@ mod tests {
     fn addresses_are_not_cut_off() {
         let mut words = [0_u32; 4];
         let start = std::ptr::NonNull::from(&mut words).cast();
-        // SAFETY: no command uses the memory.
+        // SAFETY: no command accesses the memory range.
         let range =
             unsafe { MemoryRange::from_raw_parts(start, 16, crosshandle::Access::ReadWrite) };
         for argument in [Argument::Address(0x1234), Argument::Memory(range)] {

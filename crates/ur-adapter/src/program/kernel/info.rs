@@ -1,4 +1,4 @@
-//! Properties of kernels.
+//! Queries about kernels.
 
 use super::Kernel;
 use crate::abi::boundary::entry_points;
@@ -46,7 +46,7 @@ entry_points! {
             sub_group_info::UR_KERNEL_SUB_GROUP_INFO_MAX_NUM_SUB_GROUPS => {
                 query.value((limits.items as u32).div_ceil(sub_group.max(1)))
             }
-            // The value 0 means that the source does not specify a number.
+            // 0 means that the kernel's source does not specify a number of sub-groups.
             sub_group_info::UR_KERNEL_SUB_GROUP_INFO_COMPILE_NUM_SUB_GROUPS => query.value(0_u32),
             sub_group_info::UR_KERNEL_SUB_GROUP_INFO_SUB_GROUP_SIZE_INTEL => {
                 query.value(limits.metadata.sub_group.unwrap_or_default())
@@ -61,7 +61,7 @@ fn answer(kernel: &Shared<Kernel>, asked: name, query: Query<'_>) -> Result<()> 
     let properties = || kernel.functions[0].plain.properties();
     match asked {
         name::UR_KERNEL_INFO_FUNCTION_NAME => query.text(&kernel.name),
-        // The value is 0 if the driver does not report the number.
+        // 0 means that the driver does not report the number of arguments.
         name::UR_KERNEL_INFO_NUM_ARGS => {
             query.value(properties().parameter_count.unwrap_or(0) as u32)
         }
@@ -70,7 +70,7 @@ fn answer(kernel: &Shared<Kernel>, asked: name, query: Query<'_>) -> Result<()> 
         name::UR_KERNEL_INFO_PROGRAM => query.value(kernel.program().handle()),
         name::UR_KERNEL_INFO_ATTRIBUTES => query.text(""),
         name::UR_KERNEL_INFO_NUM_REGS => query.value(properties().registers),
-        // Spilled registers cannot be distinguished from other memory of a work-item.
+        // Drivers do not distinguish spilled registers from other private memory of a work-item.
         name::UR_KERNEL_INFO_SPILL_MEM_SIZE => {
             Err(ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_ENUMERATION.into())
         }
@@ -78,7 +78,7 @@ fn answer(kernel: &Shared<Kernel>, asked: name, query: Query<'_>) -> Result<()> 
     }
 }
 
-/// Writes a property of a kernel's work-groups on a device to the caller's memory.
+/// Writes a property of a kernel's work-groups on one device to the caller's memory.
 fn answer_group(
     kernel: &Kernel,
     device: &Shared<Device>,

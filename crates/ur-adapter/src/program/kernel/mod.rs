@@ -1,4 +1,4 @@
-//! Kernels: functions of programs that devices run.
+//! Kernels: functions in programs that devices can launch.
 
 mod arguments;
 mod info;
@@ -25,11 +25,11 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// The suffix of a kernel's variant that takes offsets of work-item ids. Compilers for SYCL append
-/// it to the kernel's name. The variant takes three more 32-bit arguments.
+/// The suffix in the name of a kernel variant that takes launch offsets. SYCL compilers generate
+/// these variants. A variant takes three additional 32-bit arguments, one for each dimension.
 const WITH_OFFSET: &str = "_with_offset";
 
-/// A function of a program, on all devices on which the program is built.
+/// A UR kernel handle. The kernel is available on all devices for which its program was built.
 pub(crate) struct Kernel {
     program: Ref<Program>,
     name: String,
@@ -37,7 +37,7 @@ pub(crate) struct Kernel {
     functions: Vec<Function>,
 }
 
-/// A function of a program on one device.
+/// A kernel on one device.
 pub(crate) struct Function {
     device: Ref<Device>,
     pub(crate) plain: crosshandle::kernel::Kernel,
@@ -49,11 +49,11 @@ impl Object for Kernel {
 }
 
 impl Kernel {
-    /// Finds a kernel in a built program.
+    /// Looks up a kernel by its name in a built program.
     ///
     /// # Errors
-    /// Returns `INVALID_PROGRAM_EXECUTABLE` if the program is not built, or `INVALID_KERNEL_NAME`
-    /// if it has no such kernel.
+    /// Returns `INVALID_PROGRAM_EXECUTABLE` if the program is not built. Returns
+    /// `INVALID_KERNEL_NAME` if the program has no kernel with this name.
     fn create(program: &Ref<Program>, name: String) -> Result<Self> {
         let loaded = program.loaded();
         if loaded.is_empty() {
@@ -87,7 +87,7 @@ impl Kernel {
         })
     }
 
-    /// Creates a kernel for a native kernel of the driver.
+    /// Creates a kernel from one of the driver's native kernels.
     fn of_native(
         program: &Ref<Program>,
         device: &Ref<Device>,
@@ -105,13 +105,13 @@ impl Kernel {
         }
     }
 
-    /// Returns the program of the kernel.
+    /// Returns the program that contains the kernel.
     pub(crate) fn program(&self) -> &Ref<Program> {
         &self.program
     }
 
-    /// Truncates values that are longer than the parameter of the SPIR-V kernel, because the kernel
-    /// would not read the remaining bytes. Returns `None` if no value is too long.
+    /// Truncates values that are longer than their parameters in the SPIR-V module, because the
+    /// kernel does not read the remaining bytes. Returns `None` if no value is too long.
     pub(crate) fn cut_off<'a>(&self, arguments: &Arguments<'a>) -> Option<Arguments<'a>> {
         let sizes = spirv::numbers(self.program.module()?, &self.name);
         let mut arguments = arguments.clone();
@@ -130,7 +130,7 @@ impl Kernel {
     /// Returns the kernel on a device.
     ///
     /// # Errors
-    /// Returns `INVALID_KERNEL` for a device on which the program was not built.
+    /// Returns `INVALID_KERNEL` if the program was not built for the device.
     pub(crate) fn on(&self, device: &Shared<Device>) -> Result<&Function> {
         let mut functions = self.functions.iter();
         functions
@@ -143,10 +143,10 @@ impl Kernel {
             })
     }
 
-    /// Returns the limits of the kernel's work-groups on a device.
+    /// Returns the limits for the kernel's work-groups on a device.
     ///
     /// # Errors
-    /// Returns the errors of [`on`](Self::on).
+    /// Returns the same errors as [`on`](Self::on).
     pub(crate) fn limits(&self, device: &Shared<Device>) -> Result<GroupLimits> {
         let function = self.on(device)?;
         Ok(GroupLimits {
@@ -156,8 +156,8 @@ impl Kernel {
         })
     }
 
-    /// Suggests a work-group size on a device for groups that use `local_memory` bytes of local
-    /// memory.
+    /// Suggests a work-group size for a device. `local_memory` is the size in bytes of the local
+    /// memory that each work-group uses.
     pub(crate) fn suggest(
         &self,
         device: &Shared<Device>,
@@ -169,7 +169,8 @@ impl Kernel {
     }
 }
 
-/// Returns the variant of a kernel that takes offsets, if the program has one.
+/// Returns the variant of a kernel that takes launch offsets. Returns `None` if the program does
+/// not contain one.
 fn with_offset(
     program: &crosshandle::kernel::Program,
     name: &str,
@@ -184,8 +185,8 @@ fn with_offset(
 entry_points! {
     in enter_with_kernels;
 
-    /// Creates a kernel from a native handle: finds the kernel by its name in its program.
-    /// Arguments that were already set are lost.
+    /// Creates a kernel from a native handle. Arguments that were set on the native kernel are not
+    /// used.
     fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,
@@ -194,11 +195,11 @@ entry_points! {
         created: Out<ur_kernel_handle_t>,
     ) {
         if native == 0 {
-            return Err(Failure::argument("this is not a kernel's native handle"));
+            return Err(Failure::argument("0 is not the native handle of a kernel"));
         }
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();
-        // SAFETY: the caller guarantees that the native handle is valid.
+        // SAFETY: the caller guarantees that the native handle is a valid kernel of the driver.
         let adopted = unsafe { crosshandle::kernel::Kernel::adopt(inner, of_driver(native), ownership(is_owned)) }?;
         let (loaded, kernel) = adopted;
         let program = match program {
@@ -215,14 +216,14 @@ entry_points! {
         created.put(Shared::hand_out(Shared::new(kernel)))
     }
 
-    /// Returns the driver's kernel on the first device on which the program is built.
+    /// Returns the driver's kernel on the first device for which the program was built.
     fn get_native_handle(kernel: Handle<Kernel>, native: Out<ur_native_handle_t>) {
         let function = kernel.functions.first().ok_or_else(not_built)?;
         native.put(function.plain.native().raw())
     }
 
-    /// Accepts hints about a kernel's memory and caches, and ignores them. Kernels may access all
-    /// memory of the device.
+    /// Accepts hints about the memory and the caches that a kernel uses, and ignores them. Kernels
+    /// may access all memory of the device anyway.
     fn set_exec_info(
         kernel: Handle<Kernel>,
         name: ur_kernel_exec_info_t,

@@ -7,7 +7,7 @@ use crate::abi::object::{Handle, Shared};
 use crate::discovery::Device;
 use crate::program::enter_with_kernels;
 use crate::queue::Queue;
-use crate::queue::destination::Question;
+use crate::queue::destination::CheckOnly;
 use std::ptr;
 use unified_runtime_sys::{
     ur_exp_kernel_arg_properties_t, ur_kernel_handle_t, ur_queue_handle_t, ur_result_t,
@@ -22,7 +22,7 @@ pub(super) unsafe extern "C" fn local_work_size(
     suggested: *mut usize,
 ) -> ur_result_t {
     let (count, none) = (0, ptr::null());
-    // SAFETY: the caller upholds this function's contract. There are no arguments.
+    // SAFETY: the caller upholds this function's contract. The list of kernel arguments is empty.
     unsafe {
         local_work_size_with_args(
             kernel, queue, dimensions, offset, global, count, none, suggested,
@@ -44,20 +44,21 @@ entry_points! {
     ) {
         not_null(offset)?;
         not_null(global)?;
-        // SAFETY: the caller passes `dimensions` numbers, and arguments that match their types.
+        // SAFETY: the caller passes an array with `dimensions` elements, and kernel arguments whose
+        // values match their types.
         let (global, arguments) = unsafe {
             (
                 read_sizes(dimensions, global, 1)?.ok_or(Failure::NULL_POINTER)?,
-                read_arguments(&Question(queue), arguments)?,
+                read_arguments(&CheckOnly(queue), arguments)?,
             )
         };
-        // Without arguments, the kernel is assumed to use no local memory.
+        // If the caller passes no arguments, the kernel is assumed to use no local memory.
         let local_memory = match arguments.is_empty() {
             true => 0,
             false => pack(&arguments, None, None, 0)?.local,
         };
         let size = kernel.suggest(queue.device(), global, local_memory)?;
-        // SAFETY: the caller has room for `dimensions` numbers.
+        // SAFETY: the caller's memory has room for `dimensions` elements.
         unsafe { suggested.put_all(&size[..dimensions as usize]) };
         Ok(())
     }
@@ -70,14 +71,14 @@ entry_points! {
         shared_memory: usize,
         count: Out<u32>,
     ) {
-        // SAFETY: the caller passes `dimensions` numbers.
+        // SAFETY: the caller passes null or an array with `dimensions` elements.
         let local = unsafe { read_sizes(dimensions, local, 1) }?.ok_or(Failure::NULL_POINTER)?;
         count.put(groups(kernel, device, local, shared_memory)?)
     }
 }
 
-/// Returns the maximum number of groups that can run at the same time and wait for each other.
-/// Returns 0 for an invalid size.
+/// Returns the maximum number of work-groups that can run at the same time, so that they can wait
+/// for each other. Returns 0 if the group size is invalid.
 fn groups(
     kernel: &Kernel,
     device: &Shared<Device>,

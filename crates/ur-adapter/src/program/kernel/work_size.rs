@@ -1,28 +1,29 @@
-//! The sizes of launches, in work-items and work-groups. Sizes are in UR's order of dimensions,
-//! which is also the devices' order. A missing dimension is 1.
+//! The sizes of launches, in work-items and in work-groups. UR and the devices order the dimensions
+//! in the same way. Dimensions that a launch does not have are 1.
 
 use crate::abi::failure::{Failure, Result};
 use crate::program::KernelMetadata;
 use crosshandle::kernel::KernelLimits;
 use unified_runtime_sys::ur_result_t;
 
-/// The limits of a kernel's work-groups.
+/// The limits for the work-groups of a kernel on one device.
 pub(crate) struct GroupLimits {
-    /// The device's own limits.
+    /// The limits of the device.
     pub(crate) device: KernelLimits,
     /// The maximum number of work-items in a group of this kernel.
     pub(crate) items: usize,
-    /// The compiler's metadata of the kernel.
+    /// The compiler's metadata for the kernel.
     pub(crate) metadata: KernelMetadata,
 }
 
-/// Reads a size of one to three dimensions.
+/// Reads a size in one to three dimensions from the caller's array. The remaining dimensions become
+/// `rest`. Returns `None` if `first` is null.
 ///
 /// # Errors
-/// Returns `INVALID_WORK_DIMENSION` if `dimensions` is not one to three.
+/// Returns `INVALID_WORK_DIMENSION` if `dimensions` is not 1, 2 or 3.
 ///
 /// # Safety
-/// The caller must ensure that `first` is null or points to `dimensions` numbers.
+/// The caller must ensure that `first` is null or points to `dimensions` readable elements.
 pub(crate) unsafe fn read(
     dimensions: u32,
     first: *const usize,
@@ -34,16 +35,17 @@ pub(crate) unsafe fn read(
     }
     let mut sizes = [rest; 3];
     for (index, size) in sizes.iter_mut().take(dimensions as usize).enumerate() {
-        // SAFETY: the caller ensures that there are `dimensions` numbers.
+        // SAFETY: the caller ensures that a non-null `first` points to `dimensions` readable
+        // elements.
         *size = unsafe { first.add(index).read() };
     }
     Ok(Some(sizes))
 }
 
-/// Fails if the number of dimensions is not one to three.
+/// Checks the number of dimensions.
 ///
 /// # Errors
-/// Returns `INVALID_WORK_DIMENSION` in this case.
+/// Returns `INVALID_WORK_DIMENSION` if the number is not 1, 2 or 3.
 fn check_dimensions(dimensions: u32) -> Result<()> {
     if (1..=3).contains(&dimensions) {
         return Ok(());
@@ -66,7 +68,7 @@ impl GroupLimits {
         self.device.block.map(|size| size as usize)
     }
 
-    /// Returns the maximum number of work-items in each dimension, and in the whole group.
+    /// Returns the maximum number of work-items in each dimension, and in a whole work-group.
     fn largest(&self) -> ([usize; 3], usize) {
         let mut sizes = self.device_block();
         if let Some(largest) = self.metadata.largest_size {
@@ -78,10 +80,11 @@ impl GroupLimits {
         (sizes, self.items.min(linear.unwrap_or(usize::MAX)))
     }
 
-    /// Returns a group size that divides the work-items evenly.
+    /// Chooses a work-group size that divides the work-items evenly.
     ///
-    /// It is the size that the kernel requires, or the largest divisor with at most `wanted` items.
-    /// As many of the items as possible are in the first dimension.
+    /// If the kernel requires a size, that size is returned. Otherwise the group has at most
+    /// `wanted` work-items. The first dimension receives as many of them as possible, then the
+    /// second.
     pub(crate) fn choose(&self, global: [usize; 3], wanted: usize) -> [usize; 3] {
         if let Some(required) = self.metadata.required_size {
             return required;
@@ -96,11 +99,11 @@ impl GroupLimits {
         local
     }
 
-    /// Checks that the kernel and the device support a group size.
+    /// Checks that the kernel and the device support a work-group size.
     ///
     /// # Errors
-    /// Returns `INVALID_WORK_GROUP_SIZE` for an unsupported size. Returns `OUT_OF_RESOURCES` if the
-    /// device supports the size in general, but not with the resources that this kernel needs.
+    /// Returns `INVALID_WORK_GROUP_SIZE` if the size is not supported. Returns `OUT_OF_RESOURCES`
+    /// if only this kernel's use of resources rules the size out.
     pub(crate) fn check(&self, local: [usize; 3], global: [usize; 3]) -> Result<()> {
         let mut pairs = global.into_iter().zip(local);
         if !pairs.all(|(global, local)| local != 0 && global % local == 0) {
@@ -144,10 +147,10 @@ impl GroupLimits {
         }
     }
 
-    /// Returns the number of groups in each dimension.
+    /// Returns the number of work-groups in each dimension.
     ///
     /// # Errors
-    /// Returns `OUT_OF_RESOURCES` for more groups than the device supports.
+    /// Returns `OUT_OF_RESOURCES` if a number exceeds the limit of the device.
     pub(crate) fn groups(&self, local: [usize; 3], global: [usize; 3]) -> Result<[u32; 3]> {
         let mut groups = [0; 3];
         for (index, place) in groups.iter_mut().enumerate() {
@@ -159,7 +162,7 @@ impl GroupLimits {
                     Failure::new(
                         ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
                         format!(
-                            "{count} groups in dimension {index} are more than the device runs, {}",
+                            "{count} groups in dimension {index} exceed the device's limit of {}",
                             self.device.grid[index]
                         ),
                     )
@@ -208,7 +211,8 @@ mod tests {
     #[test]
     fn there_are_one_to_three_dimensions() {
         let sizes = [4_usize, 5, 6];
-        // SAFETY: there are three numbers, or the pointer is null.
+        // SAFETY: each pointer is null or points to three elements, and `read` rejects more than
+        // three dimensions before it reads.
         unsafe {
             assert_eq!(read(2, sizes.as_ptr(), 1).unwrap(), Some([4, 5, 1]));
             assert_eq!(read(3, std::ptr::null(), 1).unwrap(), None);

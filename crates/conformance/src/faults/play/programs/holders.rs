@@ -1,4 +1,4 @@
-//! Stories of one holder: programs that load, publish and fence, and the holder itself.
+//! Stories of one holder: programs that load, publish and revoke, and the holder itself.
 
 use super::victim::{Plan, Seen, must_succeed};
 use super::world::{LIMIT, REQUEST_INTERVAL, World};
@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use std::thread::sleep;
 use std::time::Instant;
 
-/// Timeout of a fence, which takes long while many processes start and end.
-const FENCE_WAIT: &str = "30s";
+/// Timeout of `crosshandle revoke`, which takes long while many processes start and end.
+const REVOKE_WAIT: &str = "30s";
 
 impl Stage<'_> {
     pub(super) fn publish(&self, story: Story, plan: Option<Plan>) -> Result<Seen, Failure> {
@@ -31,21 +31,21 @@ impl Stage<'_> {
         Ok(seen)
     }
 
-    pub(super) fn fence(&self, plan: Option<Plan>) -> Result<Seen, Failure> {
+    pub(super) fn revoke(&self, plan: Option<Plan>) -> Result<Seen, Failure> {
         let world = &self.user;
         let before = world.descriptors()?;
         let shared = world.run(&["share", &world.path("one"), "--name", "r"])?;
         if !shared.is_ok {
             return Err(Failure::new(shared.complaints));
         }
-        let mut victim = world.victim(&["fence", "r", "--wait", FENCE_WAIT], plan)?;
+        let mut victim = world.victim(&["revoke", "r", "--wait", REVOKE_WAIT], plan)?;
         victim.finish(plan)?;
         let seen = victim.seen()?;
         // A dead writer must not block other writers.
-        let next = world.run(&["fence", "r", "--wait", FENCE_WAIT])?;
+        let next = world.run(&["revoke", "r", "--wait", REVOKE_WAIT])?;
         if !next.is_ok {
             return Err(Failure::new(format!(
-                "`fence` after it: {}",
+                "`revoke` after it: {}",
                 next.complaints
             )));
         }
@@ -83,9 +83,9 @@ impl Stage<'_> {
         };
         let loaded = must(&["load", &world.path("one"), "--name", "m"])?;
         let is_promised = loaded.is_ok && !loaded.complaints.contains("successor");
-        if story == Story::HoldFence {
+        if story == Story::HoldRevoke {
             must(&["share", &world.path("two"), "--name", "r"])?;
-            must(&["fence", "r", "--wait", FENCE_WAIT])?;
+            must(&["revoke", "r", "--wait", REVOKE_WAIT])?;
             must(&["rm", "r"])?;
         } else {
             world.check_model("m", is_promised)?;

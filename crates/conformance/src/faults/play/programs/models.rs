@@ -10,7 +10,6 @@ use crosshandle_store::{Error, Model, OpenOptions, Result, Store};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// The name of the tensor.
 const TENSOR: &str = "t";
 /// Timeout of each wait of a reader.
 const WAIT: Duration = Duration::from_millis(200);
@@ -134,9 +133,14 @@ fn reading(
     }))
 }
 
-/// Returns whether a later call may succeed, because another writer ends or begins.
+/// Returns whether a later call may succeed, because another writer ends or begins, or because the
+/// writer had no descriptor left for a moment.
 fn may_pass(error: &Error) -> bool {
-    error.is_timeout() || matches!(error, Error::Torn)
+    let is_limit = matches!(
+        error,
+        Error::Crosshandle(crosshandle::Error::LimitReached { .. })
+    );
+    error.is_timeout() || is_limit || matches!(error, Error::Torn)
 }
 
 /// Calls a function with the timeout [`WAIT`], and reports if it took much longer.

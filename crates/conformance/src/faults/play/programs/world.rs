@@ -117,7 +117,6 @@ impl<'a> World<'a> {
         ended.map_err(|why| Failure::new(format!("`{}` {why}", words.join(" "))))
     }
 
-    /// Returns a command that runs the peer program.
     pub(super) fn peer(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.programs.peer);
         command.args(words);

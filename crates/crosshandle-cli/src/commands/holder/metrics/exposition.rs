@@ -1,4 +1,4 @@
-//! Metrics in the format of Prometheus.
+//! Encodes a holder's metrics in the format of Prometheus.
 
 use super::sample::Sample;
 use prometheus_client::collector::Collector;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Content type of the metrics.
 pub(super) const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Returns a sample in text form.
+/// Encodes a sample as text.
 pub(super) fn text(sample: &Arc<Sample>) -> Result<String, Error> {
     let mut registry = Registry::with_prefix("crosshandle_holder");
     registry.register_collector(Box::new(Held(Arc::clone(sample))));
@@ -121,7 +121,7 @@ impl Collector for Held {
             "Bytes under a name",
             names
                 .iter()
-                .map(|name| (name.held.name.as_str(), name.bytes())),
+                .map(|name| (name.held.name.as_str(), name.held.bytes())),
         )?;
         each(
             &mut encoder,
@@ -173,7 +173,7 @@ impl<M: EncodeMetric> Encode for M {
     }
 }
 
-/// Encodes one gauge per name.
+/// Encodes a metric with one gauge for each held name.
 fn each<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     metric: &str,

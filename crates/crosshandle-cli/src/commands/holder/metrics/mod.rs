@@ -9,13 +9,23 @@ mod server;
 use crate::failure::{ErrorContext as _, Result};
 use crate::output::log::{self, Level};
 use crate::settings::Settings;
-use crate::tuning::{METRICS_BIND_INTERVAL, METRICS_BIND_TIME, METRICS_STACK_BYTES};
 use sample::Sampler;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum time for a successor to bind the metrics port of its holder. A busy machine may not have
+/// closed the port yet.
+const METRICS_BIND_TIME: Duration = Duration::from_secs(10);
+
+/// Interval between two attempts to bind the metrics port.
+const METRICS_BIND_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Stack size in bytes of a thread that serves the metrics port. Unoptimized builds need much of
+/// it, and unused pages take no memory.
+const METRICS_STACK_BYTES: usize = 1 << 20;
 
 /// A holder's metrics port that is bound but not served yet.
 pub(super) struct Port(TcpListener);
@@ -28,7 +38,8 @@ impl Port {
         ))
     }
 
-    /// Returns the address, with the actual port if the system chose it.
+    /// Returns the bound address. If the requested port was 0, it contains the port that the system
+    /// has chosen.
     pub(super) fn address(&self) -> Result<SocketAddr> {
         self.0.local_addr().context("reading the address")
     }

@@ -1,11 +1,14 @@
-//! The page for browsers: one document without scripts, which the browser reloads periodically.
+//! The page for browsers. It has no scripts, and the browser reloads it periodically.
 
 use super::sample::Sample;
 use crate::output::clean;
-use crate::tuning::METRICS_ROWS;
 use crate::units::{age, bytes};
 use std::fmt::Write;
 use std::time::SystemTime;
+
+/// Maximum number of rows in each table of the page. Without a limit, browsers would take too long
+/// to show the page of a full holder.
+const METRICS_ROWS: usize = 500;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--paper:#ffffff;--line:#d1d9e0;--good:#116329;--bad:#a40e26}\
@@ -16,7 +19,7 @@ table{border-collapse:collapse;width:100%}th,td{padding:.3rem .6rem;border-botto
 th{color:var(--soft);font-weight:600;white-space:nowrap}.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
 .good{color:var(--good)}.bad{color:var(--bad)}";
 
-/// Escapes text, which may be hostile, so that a browser shows it literally.
+/// Escapes untrusted text, so that a browser shows it literally.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in clean::line(text).chars() {
@@ -122,7 +125,7 @@ pub(super) fn html(sample: &Sample) -> String {
         vec![
             words(&held.name),
             number(held.version),
-            number(bytes(name.bytes())),
+            number(bytes(name.held.bytes())),
             number(name.readers),
             words(&devices.join(", ")),
             words(&state.join(", ")),

@@ -1,9 +1,8 @@
-//! The state of a holder at one moment.
+//! Samples of a holder's state.
 
 use crate::commands::ps::text::process;
 use crate::commands::ps::waits::waits;
 use crate::settings::Settings;
-use crate::tuning::{METRICS_ANSWER_TIME, METRICS_DEATHS, METRICS_SAMPLE_AGE};
 use crosshandle::holder::{HeldName, Holder, Status};
 use crosshandle::report::{self, ContextReport, ProcessReport};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,19 +11,23 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A held name.
+/// Maximum time for the holder and other processes to report their state. With less, a busy
+/// machine looks unhealthy. With more, a stopped holder is reported later.
+const METRICS_RESPONSE_TIME: Duration = Duration::from_secs(1);
+
+/// Maximum age of a sample that is reused for another request. It limits the load that many
+/// scrapers cause.
+const METRICS_SAMPLE_AGE: Duration = Duration::from_millis(500);
+
+/// Maximum number of deaths that the page lists.
+const METRICS_DEATHS: usize = 20;
+
+/// A name that the holder keeps.
 #[derive(Debug)]
 pub(super) struct Name {
     pub(super) held: HeldName,
     /// Number of processes that have memory of this name open.
     pub(super) readers: usize,
-}
-
-impl Name {
-    pub(super) fn bytes(&self) -> u64 {
-        let parts = self.held.parts.iter().map(|part| part.bytes);
-        parts.fold(0, u64::saturating_add)
-    }
 }
 
 /// A process that ended without closing its open objects.
@@ -61,7 +64,8 @@ pub(super) struct Sampler {
 #[derive(Default)]
 struct Last {
     sample: Option<(Instant, Arc<Sample>)>,
-    /// The processes that had names open, each with its description and its names.
+    /// The processes that had names open at the last sample, each with its description and its
+    /// names.
     importers: BTreeMap<(String, u32, u16), (String, BTreeSet<String>)>,
     deaths: u64,
     recent: VecDeque<Death>,
@@ -70,16 +74,16 @@ struct Last {
 impl Sampler {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            holder: settings.holder(None).timeout(METRICS_ANSWER_TIME),
+            holder: settings.holder(None).timeout(METRICS_RESPONSE_TIME),
             directories: settings.socket_directories(),
             last: Mutex::default(),
         }
     }
 
-    /// Returns a sample of at most `METRICS_SAMPLE_AGE`.
+    /// Returns a sample that is at most `METRICS_SAMPLE_AGE` old.
     pub(super) fn sample(&self) -> crosshandle::Result<Arc<Sample>> {
-        // Only one thread at a time queries the holder. Other threads wait for its result, at most
-        // for twice the holder's time limit.
+        // Only one thread at a time queries the holder. Other threads wait for its result, for at
+        // most twice the time limit of a query.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((taken, sample)) = &last.sample
             && taken.elapsed() < METRICS_SAMPLE_AGE
@@ -94,7 +98,7 @@ impl Sampler {
     fn take(&self, last: &mut Last) -> crosshandle::Result<Sample> {
         let status = self.holder.status()?;
         let names = self.holder.list()?;
-        let reports = report::exporters(&self.directories, METRICS_ANSWER_TIME);
+        let reports = report::exporters(&self.directories, METRICS_RESPONSE_TIME);
         let reports: Vec<ProcessReport> = reports.into_iter().filter_map(Result::ok).collect();
         let nothing = ProcessReport::default();
         let own = reports.iter().find(|report| report.pid == status.pid);

@@ -4,7 +4,6 @@ use super::sample::Sampler;
 use super::{exposition, page, spawn};
 use crate::commands::holder::hold;
 use crate::output::clean;
-use crate::tuning::{METRICS_CONNECTIONS, METRICS_HEAD_BYTES, METRICS_REQUEST_TIME};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,8 +11,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Limits the connections: the connections without a complete request, oldest first, and the number
-/// of requests that are being answered.
+/// Maximum number of connections to the metrics port that have sent no request yet, and maximum
+/// number of requests that are answered at a time. A further connection closes the oldest one
+/// without a request. The limit bounds the threads and descriptors that a flood of connections can
+/// use.
+const METRICS_CONNECTIONS: usize = 16;
+
+/// Timeout of a client of the metrics port, for sending its request and for reading the reply. A
+/// silent client occupies a connection for this time.
+const METRICS_REQUEST_TIME: Duration = Duration::from_secs(2);
+
+/// Maximum size of the head of a request, in bytes. Browsers may send long cookies of other
+/// programs on the same host.
+const METRICS_HEAD_BYTES: usize = 16 << 10;
+
+/// Limits the number of connections. It contains the connections without a complete request, oldest
+/// first, and the number of requests in progress.
 #[derive(Default)]
 struct Places {
     next: u64,
@@ -54,7 +67,7 @@ pub(super) fn serve(listener: &TcpListener, sampler: &Arc<Sampler>) {
         };
         let (own, sampler) = (Arc::clone(&places), Arc::clone(sampler));
         let answers = spawn(move || {
-            answer(stream, &sampler, &own, number);
+            respond(stream, &sampler, &own, number);
             locked(&own).leave(number);
         });
         if answers.is_err() {
@@ -67,12 +80,11 @@ fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts a request that is being answered, until dropped.
-struct Answering<'a>(&'a Mutex<Places>);
+/// A request in progress, which is counted until this value is dropped.
+struct Responding<'a>(&'a Mutex<Places>);
 
-impl<'a> Answering<'a> {
-    /// Moves a connection whose request has arrived. Returns `None` if too many requests are being
-    /// answered.
+impl<'a> Responding<'a> {
+    /// Counts a connection as a request in progress. Returns `None` if there are too many.
     fn begin(places: &'a Mutex<Places>, number: u64) -> Option<Self> {
         let mut all = locked(places);
         all.leave(number);
@@ -84,19 +96,19 @@ impl<'a> Answering<'a> {
     }
 }
 
-impl Drop for Answering<'_> {
+impl Drop for Responding<'_> {
     fn drop(&mut self) {
         locked(self.0).answering -= 1;
     }
 }
 
-struct Answer {
+struct Response {
     status: &'static str,
     content_type: &'static str,
     body: String,
 }
 
-impl Answer {
+impl Response {
     fn text(status: &'static str, body: impl Into<String>) -> Self {
         Self {
             status,
@@ -106,26 +118,26 @@ impl Answer {
     }
 }
 
-fn answer(mut stream: TcpStream, sampler: &Sampler, places: &Mutex<Places>, number: u64) {
+fn respond(mut stream: TcpStream, sampler: &Sampler, places: &Mutex<Places>, number: u64) {
     let deadline = Instant::now() + METRICS_REQUEST_TIME;
     let Some(head) = read_head(&mut stream, deadline) else {
         return;
     };
-    let Some(_place) = Answering::begin(places, number) else {
+    let Some(_place) = Responding::begin(places, number) else {
         return;
     };
     let mut words = head.lines().next().unwrap_or_default().split(' ');
     let (method, path) = (words.next(), words.next().unwrap_or_default());
     let path = path.split('?').next().unwrap_or_default();
-    let answer = match method {
-        Some("GET" | "HEAD") => answer_to(path, sampler),
-        _ => Answer::text("405 Method Not Allowed", "GET and HEAD alone\n"),
+    let respond = match method {
+        Some("GET" | "HEAD") => response_to(path, sampler),
+        _ => Response::text("405 Method Not Allowed", "GET and HEAD alone\n"),
     };
-    let Answer {
+    let Response {
         status,
         content_type,
         body,
-    } = &answer;
+    } = &respond;
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\
          Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
@@ -176,16 +188,16 @@ fn read_head(stream: &mut TcpStream, deadline: Instant) -> Option<String> {
     String::from_utf8(head).ok()
 }
 
-fn answer_to(path: &str, sampler: &Sampler) -> Answer {
+fn response_to(path: &str, sampler: &Sampler) -> Response {
     const PATHS: [&str; 4] = ["/", "/metrics", "/healthz", "/livez"];
     if !PATHS.contains(&path) {
-        return Answer::text("404 Not Found", format!("{}\n", PATHS.join("\n")));
+        return Response::text("404 Not Found", format!("{}\n", PATHS.join("\n")));
     }
     let sample = match sampler.sample() {
         Ok(sample) => sample,
         Err(error) => {
             let error = error.to_string();
-            return Answer::text(
+            return Response::text(
                 "503 Service Unavailable",
                 format!("{}\n", clean::line(&error)),
             );
@@ -193,20 +205,20 @@ fn answer_to(path: &str, sampler: &Sampler) -> Answer {
     };
     match path {
         "/metrics" => match exposition::text(&sample) {
-            Ok(body) => Answer {
+            Ok(body) => Response {
                 status: "200 OK",
                 content_type: exposition::TYPE,
                 body,
             },
-            Err(_) => Answer::text(
+            Err(_) => Response::text(
                 "500 Internal Server Error",
                 "the metrics cannot be encoded\n",
             ),
         },
-        "/livez" => Answer::text("200 OK", "the holder answers\n"),
+        "/livez" => Response::text("200 OK", "the holder answers\n"),
         "/healthz" => {
             let text = serde_json::to_string(&hold::Health::of(&sample.status)).unwrap_or_default();
-            Answer {
+            Response {
                 status: match sample.status.is_safe {
                     true => "200 OK",
                     false => "503 Service Unavailable",
@@ -215,7 +227,7 @@ fn answer_to(path: &str, sampler: &Sampler) -> Answer {
                 body: format!("{}\n", clean::json(&text)),
             }
         }
-        _ => Answer {
+        _ => Response {
             status: "200 OK",
             content_type: "text/html; charset=utf-8",
             body: page::html(&sample),

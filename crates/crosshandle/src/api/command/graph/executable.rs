@@ -30,8 +30,8 @@ use std::sync::Arc;
 pub struct ExecutableGraph {
     core: Arc<ContextCore>,
     graph: u64,
-    /// Locked during an update, so that no update is lost. The driver may wait for a device in the
-    /// meantime.
+    /// Locked during an update, so that no update is lost. The driver may wait for a device while
+    /// this lock is held.
     updating: Mutex<()>,
     /// Never locked while a driver is called.
     state: Mutex<State>,
@@ -142,7 +142,7 @@ impl ExecutableGraph {
                 return Err(unknown_node());
             }
             let index = node.index as usize;
-            // It is missing if it was recorded after this graph was instantiated.
+            // A node that was recorded after this graph was instantiated is missing here.
             let old = recorded.get(index);
             let old = old.ok_or_else(|| {
                 Error::invalid("this node was recorded after this graph was instantiated")
@@ -202,11 +202,11 @@ impl ExecutableGraph {
     }
 }
 
-/// The nodes that an [update](ExecutableGraph::update_all) replaced. Dropping it frees the memory
-/// and kernels that nothing else keeps.
+/// The nodes that an [update](ExecutableGraph::update_all) replaced. Dropping this value frees the
+/// memory and kernels that no other object keeps.
 pub struct Replaced {
     _state: State,
-    /// Kept too, because `_state` may belong to the update of another thread.
+    /// Kept in addition to `_state`, which may belong to the update of another thread.
     _nodes: GraphNodes,
 }
 

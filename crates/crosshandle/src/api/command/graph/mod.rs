@@ -118,9 +118,9 @@ impl Graph {
     ///
     /// A command can only run after nodes that are already recorded, so a graph has no cycles.
     ///
-    /// [The command that runs another graph](ExecutableGraph::command) records the nodes of that
-    /// graph as they are now. Later updates of the other graph do not affect this one. The returned
-    /// node is complete when all of these nodes are complete, and it cannot be
+    /// Adding [the command that runs another graph](ExecutableGraph::command) records the nodes of
+    /// that graph as they are now. Later updates of the other graph do not affect this one. The
+    /// returned node is complete when all of these nodes are complete, and it cannot be
     /// [updated](ExecutableGraph::update).
     ///
     /// # Errors
@@ -229,8 +229,8 @@ impl Graph {
         self.nodes.is_empty()
     }
 
-    /// Creates an executable graph from the commands recorded so far. Each call creates
-    /// another one, and updates of one do not affect the others.
+    /// Creates an executable graph from the commands recorded so far. Each call creates a new
+    /// executable graph, and updates of one executable graph do not affect the others.
     ///
     /// In some drivers this call waits until the device has completed all submitted work, as
     /// loading a program does.

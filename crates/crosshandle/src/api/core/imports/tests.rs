@@ -1,6 +1,7 @@
-//! Tests of memory that the importer maps by a driver's handle while it waits for the exporter's
-//! reply. They check what happens to the mapping. The backend is `noop` with a driver that only counts
-//! calls, and the exporter replies as one in another process does.
+//! Tests of memory that the importer maps by a driver's handle, also while it waits for the
+//! exporter's reply. They check what happens to the mapping. The backend is `noop` with a driver
+//! that only counts calls. The exporter is in this process, and replies as an exporter in another
+//! process does.
 
 use super::*;
 use crate::api::core::ContextOptions;
@@ -19,7 +20,7 @@ use std::time::Instant;
 /// A fake driver that records its calls.
 #[derive(Default)]
 struct Driver {
-    /// The first byte of each handle that it was asked to map.
+    /// The first byte of each handle that the driver was asked to map.
     asked: Mutex<Vec<u8>>,
     /// The number of current mappings.
     mapped: AtomicUsize,
@@ -325,4 +326,45 @@ fn what_is_mapped_is_unmapped_if_the_exporter_dies_before_it_answers() {
     );
     assert_eq!((pair.driver.asked(), pair.driver.mapped()), (vec![1], 0));
     assert!(!Exporting::is_open(&attachment, &fields));
+}
+
+#[test]
+fn few_shared_segments_stay_mapped_while_nothing_in_them_is_open() {
+    let pair = Pair::new("unused");
+    let shared = |number: u8| {
+        let (segment, memory) = (number.into(), Arc::new(HandleOnly(number)));
+        let fields = pair
+            .exporting
+            .share_segment(segment, memory, Access::ReadWrite);
+        pair.for_here(fields)
+    };
+    let all: Vec<_> = (1..=3 * MAX_UNUSED as u8).map(shared).collect();
+    pair.attach(&all[0]);
+    let open = pair.import(&all[0]).unwrap();
+    for fields in &all[1..] {
+        drop(pair.import(fields).unwrap());
+    }
+    let await_mapped = |count: usize| {
+        let end = Instant::now() + DEADLINE;
+        while pair.driver.mapped() != count {
+            assert!(Instant::now() < end, "{} are mapped", pair.driver.mapped());
+            std::thread::yield_now();
+        }
+    };
+    // The first is open, and the last was when it was mapped.
+    await_mapped(MAX_UNUSED + 2);
+    // Open memory stays mapped, and so do the newest segments.
+    let asked = pair.driver.asked().len();
+    for fields in [&all[0], &all[all.len() - 1]] {
+        drop(pair.import(fields).unwrap());
+    }
+    assert_eq!(pair.driver.asked().len(), asked);
+    // An old segment is mapped again when it is needed.
+    drop(pair.import(&all[1]).unwrap());
+    assert_eq!(pair.driver.asked().len(), asked + 1);
+    pair.core.trim();
+    await_mapped(1);
+    drop(open);
+    pair.core.trim();
+    await_mapped(0);
 }

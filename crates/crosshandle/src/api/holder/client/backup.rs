@@ -1,19 +1,17 @@
-//! Backups of readers. They restore held memory after a holder and its successor have died at the
-//! same time.
+//! Backups that readers keep. With them, readers restore held memory after a holder and its
+//! successor have died at the same time.
 
-use super::super::message::{Offer, OfferedPart, Question};
-use super::super::segment::fetch;
-use super::super::tuning::{
-    ANSWER_TIMEOUT, LOOK_INTERVAL, MAX_OFFERS, MAX_RETRY_INTERVAL, OFFER_INTERVAL,
-};
+use super::super::HeldName;
 use super::pause::Pause;
-use super::{HeldName, Holder};
+use super::{ANSWER_TIMEOUT, Holder, MAX_RETRY_INTERVAL};
+use crate::backends::DRIVERS;
 use crate::pool::DEDICATED;
 use crosshandle_handle::{Fields, MemoryHandle};
-use crosshandle_ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address, control_path};
-use crosshandle_ipc::{
-    BackendObject, ExportCells, Exporter, Label, OpenDeadline, Origin, Particulars,
-};
+use crosshandle_holder::fetch_held;
+use crosshandle_holder::message::{Offer, OfferedPart, Request};
+
+use crosshandle_ipc::broker::{MADE_BY_NEW_HOLDERS, address, control_path};
+use crosshandle_ipc::{ExportCells, Exporter, Label, OpenDeadline, Origin, Particulars};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::process;
 use crosshandle_os::threads::background;
@@ -31,6 +29,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+/// Maximum number of attempts to reach a new holder with a backup's offer, while no holder answers.
+const MAX_OFFERS: u32 = 100;
+
+/// Shortest interval between two offers.
+const OFFER_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Interval at which a process polls for a new holder if the system has no inotify watch left.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Keeps the memory of a name in this process, in case a holder and its successor die at the same
 /// time.
@@ -51,9 +59,7 @@ struct Kept {
     holder: Holder,
     name: String,
     version: u64,
-    /// For each part, the handle that the holder gave out, and the handle by which this process
-    /// shares the memory.
-    parts: Vec<(MemoryHandle, MemoryHandle)>,
+    parts: Vec<OfferedPart>,
     /// Number of holders that have started since the last round of offers. The thread that
     /// increments it from 0 makes the offers.
     begun: AtomicU64,
@@ -76,8 +82,8 @@ impl fmt::Debug for Backup {
 
 impl Holder {
     /// Keeps the memory of a name in this process too. `held` is the result of
-    /// [`open`](Self::open). A backup costs a descriptor for each part, and a socket if this
-    /// process shares nothing else.
+    /// [`open`](Self::open). A backup uses a descriptor for each part, and a socket if this process
+    /// shares nothing else.
     ///
     /// # Errors
     /// Returns the errors of [`Context::open_memory`](crate::Context::open_memory), and
@@ -105,18 +111,17 @@ impl Holder {
                 Error::invalid("the answer to `open` is needed, which has handles for reading")
             })?;
             let fields = handle.fields();
-            let (memory, _) = fetch(&handle, Route::Holder, &origin, &deadline)?;
+            let memory = fetch_held(&handle, &origin, DRIVERS, &deadline)?;
             let segment = DEDICATED | number;
             let particulars = Particulars {
                 kind: part.kind,
                 len: fields.length,
                 allocation: segment as usize,
             };
-            let memory: Arc<dyn BackendObject> = memory;
             let cells = ExportCells::default();
             let credential =
                 exporter.export_at(&cells, particulars, &memory, segment, Access::ReadOnly)?;
-            let own = MemoryHandle::new(&Fields {
+            let from = MemoryHandle::new(&Fields {
                 read_only: true,
                 exporter: address::exporter_id()?,
                 pid: process::pid(),
@@ -128,7 +133,7 @@ impl Holder {
                 offset: 0,
                 ..fields
             });
-            parts.push((handle, own));
+            parts.push(OfferedPart { handle, from });
         }
         let kept = Arc::new(Kept {
             // No caller waits for the offers, so they may take longer.
@@ -160,8 +165,8 @@ impl Backup {
         self.kept.version
     }
 
-    /// Brings the memory back to the running holder, unless that already has it. When a holder
-    /// starts, this happens automatically.
+    /// Brings the memory back to the running holder, unless the holder already has it. When a
+    /// holder starts, this happens automatically.
     ///
     /// # Errors
     /// Returns [`Error::Holder`] if no holder runs, or if it refuses because it never lost this
@@ -173,16 +178,12 @@ impl Backup {
 
 impl Kept {
     fn offer(&self) -> Result<()> {
-        let part = |(handle, from): &(MemoryHandle, MemoryHandle)| OfferedPart {
-            handle: handle.to_string(),
-            from: from.to_string(),
-        };
         let offer = Offer {
             name: self.name.clone(),
             version: self.version,
-            parts: self.parts.iter().map(part).collect(),
+            parts: self.parts.clone(),
         };
-        self.holder.done(Question::TakeBack(offer))
+        self.holder.done(Request::TakeBack(offer))
     }
 
     /// Brings the memory back in the background. Repeats this if another holder starts meanwhile.
@@ -330,7 +331,7 @@ impl NewHolders {
     }
 }
 
-/// Polls for new holders where the system has no watch left.
+/// Polls for new holders, if the system has no watch left.
 fn look_now_and_then(directories: Vec<PathBuf>, of: Weak<NewHolders>) {
     let files = move || -> Vec<_> {
         let paths = directories.iter().map(|path| control_path(path));
@@ -406,7 +407,7 @@ impl Source for Changes {
         if self.take() {
             of.holder_began();
         }
-        // Dropping the last reference ends its watch, which this thread must not do.
+        // Dropping the last reference ends the watch, and this thread belongs to the watch.
         if let Some(last) = Arc::into_inner(of) {
             background::run_blocking(move || drop(last));
         }

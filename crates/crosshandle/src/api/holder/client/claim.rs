@@ -1,12 +1,16 @@
 //! The client's side of claims. A claim makes one process the only writer of a name.
 
-use super::super::message::{Answer, Question};
-use super::super::tuning::CLAIM_INTERVAL;
-use super::{HeldName, Holder, new_request, senseless};
+use super::super::HeldName;
+use super::{Holder, new_request, senseless};
+use crosshandle_holder::message::{Reply, Request};
 use crosshandle_os::threads::background;
 use crosshandle_types::error::{Error, HolderFault, Result};
 use crosshandle_types::sync::Deadline;
 use std::time::Duration;
+
+/// Interval at which a program repeats its claim of a name that has another writer. Each attempt
+/// scans all processes.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Options of a claim.
 #[derive(Clone, Debug, Default)]
@@ -39,9 +43,9 @@ impl ClaimOptions {
     }
 }
 
-/// The exclusive right to write the memory of a name, in an epoch of its own. It ends when this
-/// process ends, or calls [`end`](Self::end). Dropping the lease does not end it, since the memory
-/// may still be open.
+/// The exclusive right to write the memory of a name, in an epoch of its own. The right ends when
+/// this process ends, or calls [`end`](Self::end). Dropping the lease does not end it, since the
+/// memory may still be open.
 #[derive(Debug)]
 #[must_use = "a claim that is not ended lasts as long as the process"]
 pub struct Lease {
@@ -51,7 +55,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Returns the number of this writer. It is one more than that of the previous writer.
+    /// Returns the number of this writer. The number is one more than the number of the previous
+    /// writer.
     pub fn epoch(&self) -> u64 {
         self.held.epoch
     }
@@ -69,7 +74,7 @@ impl Lease {
     /// # Errors
     /// Returns [`Error::Holder`] if no holder runs, or if the name has another writer by now.
     pub fn end(self) -> Result<()> {
-        self.holder.done(Question::EndClaim {
+        self.holder.done(Request::EndClaim {
             name: self.held.name,
             request: self.request,
         })
@@ -94,7 +99,7 @@ impl Holder {
     /// [`await_epoch`](Self::await_epoch).
     ///
     /// # Errors
-    /// Returns [`Error::Holder`] with [`HolderFault::Fenced`] and the reason if the proof fails.
+    /// Returns [`Error::Holder`] with [`HolderFault::HasWriter`] and the reason if the proof fails.
     /// Also returns [`Error::Holder`] if no holder runs, the name does not exist, or its token was
     /// not presented.
     pub fn claim(&self, name: &str, options: &ClaimOptions) -> Result<Lease> {
@@ -105,31 +110,31 @@ impl Holder {
                 true => self.clone(),
                 false => self.within(deadline.timeout()),
             };
-            let question = Question::Claim {
+            let claim = Request::Claim {
                 name: name.to_owned(),
                 forces: options.forces,
                 request,
             };
-            match asked.ask(question) {
-                Ok(Answer::Claimed(entry)) => {
+            match asked.ask(claim) {
+                Ok(Reply::Claimed(held)) => {
                     return Ok(Lease {
                         holder: self.clone(),
-                        held: entry.try_into()?,
+                        held,
                         request,
                     });
                 }
                 Ok(_) => return Err(senseless()),
-                Err(error) if is_fenced(&error) && !deadline.is_over() => {
+                Err(error) if has_writer(&error) && !deadline.is_over() => {
                     deadline.sleep(CLAIM_INTERVAL);
                 }
                 Err(error) => {
-                    if error.is_timeout() || is_fenced(&error) {
-                        // The holder may have granted the claim since. A granted claim would
-                        // exclude other writers.
+                    if error.is_timeout() || has_writer(&error) {
+                        // The holder may have granted the claim in the meantime. A granted claim
+                        // would exclude other writers.
                         let (holder, name) = (self.clone(), name.to_owned());
                         // The holder may be stopped, and the caller's time has run out.
                         background::run_blocking(move || {
-                            let _ = holder.done(Question::EndClaim { name, request });
+                            let _ = holder.done(Request::EndClaim { name, request });
                         });
                     }
                     return Err(error);
@@ -145,7 +150,7 @@ impl Holder {
     /// Returns the errors of [`open`](Self::open), also if the name is removed during the wait.
     /// Returns [`Error::TimedOut`] if the timeout passes.
     pub fn await_epoch(&self, name: &str, epoch: u64, timeout: Duration) -> Result<HeldName> {
-        self.within(timeout).opened(Question::Await {
+        self.within(timeout).opened(Request::Await {
             name: name.to_owned(),
             version: 0,
             epoch: Some(epoch),
@@ -153,11 +158,11 @@ impl Holder {
     }
 }
 
-fn is_fenced(error: &Error) -> bool {
+fn has_writer(error: &Error) -> bool {
     matches!(
         error,
         Error::Holder {
-            fault: HolderFault::Fenced,
+            fault: HolderFault::HasWriter,
             ..
         }
     )

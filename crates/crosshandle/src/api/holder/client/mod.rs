@@ -7,27 +7,37 @@ mod pause;
 pub use backup::Backup;
 pub use claim::{ClaimOptions, Lease};
 
-use super::message::{
-    Answer, Entry, Hold, PROTOCOL, Part, Question, Recovered, Request, Status, Tokens,
-};
-use super::tuning::{
-    ANSWER_TIMEOUT, MAX_MESSAGE_BYTES, MAX_NAMES, MAX_RECONNECTS, MAX_RETRY_INTERVAL,
-    RECONNECT_INTERVAL,
-};
+use super::{HeldName, HeldPart, Status};
 use crate::api::memory::Memory;
-use crosshandle_handle::MemoryHandle;
-use crosshandle_ipc::broker::{PeerPolicy, address, control_path};
+use crosshandle_holder::exchange::ask_once;
+use crosshandle_holder::message::{
+    Envelope, Hold, MAX_MESSAGE_BYTES, MAX_NAMES, PROTOCOL, Reply, Request, Tokens,
+};
+use crosshandle_ipc::broker::{PeerPolicy, address};
 use crosshandle_os::process;
-use crosshandle_os::socket::{self, Granted, Guard, Received, interrupt};
-use crosshandle_os::threads::disposer::{PeerDescriptor, PeerStream};
+use crosshandle_os::socket::interrupt;
 use crosshandle_types::error::{Error, HolderFault, Result};
-use crosshandle_types::report::ObjectKind;
 use crosshandle_types::sync::Deadline;
 use pause::Pause;
 use rustix::io::Errno;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Default time that a program waits for a holder's reply. A hand-over of many parts must fit into
+/// it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Shortest pause before a program reconnects to a holder that has hung up. A successor replies
+/// within milliseconds.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Longest pause before a program repeats a request that a busy holder has put off. A smaller value
+/// costs the holder more time if many programs wait.
+const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Maximum number of reconnections to a holder that hangs up each time.
+const MAX_RECONNECTS: u32 = 64;
 
 /// A client of a holder: it opens names and hands memory over. Clones are cheap, and any thread may
 /// use it. Each call makes a new connection, and continues with the successor if the holder dies
@@ -108,89 +118,6 @@ impl HoldOptions {
     }
 }
 
-/// A name of a holder, with the memory that it stands for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct HeldName {
-    /// The name.
-    pub name: String,
-    /// The version of the name, counted from 1. Each replacement increments it.
-    pub version: u64,
-    /// The text that the process set when it handed the memory over.
-    pub label: String,
-    /// Whether the name is protected against removal and replacement.
-    pub pinned: bool,
-    /// When the memory was handed over, in seconds since 1970-01-01 UTC.
-    pub created_unix_s: u64,
-    /// Whether some operations on the name need a token.
-    pub has_tokens: bool,
-    /// The number of writers that have [claimed](Holder::claim) the name. 0 if no process has.
-    pub epoch: u64,
-    /// The process id of the current writer, in the holder's PID namespace. `None` if no process
-    /// has claimed the name or the claim has ended. The process itself may have ended.
-    pub writer: Option<u32>,
-    /// How the memory was verified, if a process that had it open for reading brought it back
-    /// ([`Backup`](super::Backup)).
-    pub recovered: Option<Recovered>,
-    /// The memory.
-    pub parts: Vec<HeldPart>,
-}
-
-/// One piece of memory under a name.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct HeldPart {
-    /// The role of this part. No other part of the name has the same one.
-    pub role: String,
-    /// The device, as the process that handed the memory over names it: `host`, `cuda:1`.
-    pub device: String,
-    /// The kind of the memory.
-    pub kind: ObjectKind,
-    /// The length in bytes.
-    pub bytes: u64,
-    /// A read-only handle. `None` in lists.
-    pub read_only: Option<MemoryHandle>,
-    /// A handle for reading and writing. `None` unless the caller asked for it.
-    pub handle: Option<MemoryHandle>,
-}
-
-impl HeldName {
-    /// Returns the part with the given role, if the name has one.
-    pub fn part(&self, role: &str) -> Option<&HeldPart> {
-        self.parts.iter().find(|part| part.role == role)
-    }
-}
-
-impl TryFrom<Entry> for HeldName {
-    type Error = Error;
-
-    fn try_from(entry: Entry) -> Result<Self> {
-        let part = |part: Part| {
-            let read_only = Some(&part.read_only).filter(|text| !text.is_empty());
-            Ok(HeldPart {
-                handle: part.handle.as_deref().map(str::parse).transpose()?,
-                read_only: read_only.map(|text| text.parse()).transpose()?,
-                role: part.role,
-                device: part.device,
-                kind: part.kind,
-                bytes: part.bytes,
-            })
-        };
-        Ok(Self {
-            name: entry.name,
-            version: entry.version,
-            label: entry.label,
-            pinned: entry.pinned,
-            created_unix_s: entry.created_unix_s,
-            has_tokens: entry.has_tokens,
-            epoch: entry.epoch,
-            writer: entry.writer,
-            recovered: entry.recovered,
-            parts: entry.parts.into_iter().map(part).collect::<Result<_>>()?,
-        })
-    }
-}
-
 /// The holder's reply to a hand-over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -242,8 +169,8 @@ impl Holder {
 
     /// Hands memory over under a name. Each piece has a role. From then on the holder serves the
     /// memory and handles that were made earlier stay valid. This process may continue to use the
-    /// memory, drop it, or end. Returns when the holder and its successor have it. If the successor
-    /// is late, [`HandedOver::is_safe`] is false.
+    /// memory, drop it, or end. The call returns when the holder and its successor have the memory.
+    /// If the successor is late, [`HandedOver::is_safe`] is false.
     ///
     /// Only memory with a segment of its own can be handed over, since a descriptor covers a whole
     /// segment. Allocate it in a context [without pooling](crate::ContextOptions::pooling).
@@ -265,14 +192,13 @@ impl Holder {
         let mut told = Vec::new();
         for (role, memory) in parts {
             let described = memory.describe_whole()?;
-            told.push(Part {
-                role: (*role).to_owned(),
-                device: described.device,
-                kind: described.kind,
-                bytes: memory.len() as u64,
-                handle: Some(described.handle.to_string()),
-                read_only: described.read_only.to_string(),
-            });
+            told.push(HeldPart::new(
+                *role,
+                described.device,
+                described.kind,
+                memory.len() as u64,
+                [described.handle, described.read_only],
+            ));
         }
         let hold = Hold {
             name: name.to_owned(),
@@ -297,34 +223,26 @@ impl Holder {
     /// [`Error::Stale`] or [`Error::Holder`] if the memory is no longer held, or has only one
     /// writer at a time. Other errors are those of [`hand_over`](Self::hand_over).
     pub fn hold_as(&self, held: &HeldName, name: &str, options: HoldOptions) -> Result<HandedOver> {
-        let part = |part: &HeldPart| {
-            let missing = "the answer to `open_to_write` is needed, which has handles for writing";
-            let (Some(handle), Some(read_only)) = (part.handle, part.read_only) else {
-                return Err(Error::invalid(missing));
-            };
-            Ok(Part {
-                role: part.role.clone(),
-                device: part.device.clone(),
-                kind: part.kind,
-                bytes: part.bytes,
-                handle: Some(handle.to_string()),
-                read_only: read_only.to_string(),
-            })
-        };
+        let is_missing = |part: &HeldPart| part.handle.is_none() || part.read_only.is_none();
+        if held.parts.iter().any(is_missing) {
+            return Err(Error::invalid(
+                "the answer to `open_to_write` is needed, which has handles for writing",
+            ));
+        }
         self.hold(Hold {
             name: name.to_owned(),
             label: options.label,
             replaces: options.replaces,
             tokens: options.tokens,
-            parts: held.parts.iter().map(part).collect::<Result<_>>()?,
+            parts: held.parts.clone(),
             request: new_request()?,
         })
     }
 
     fn hold(&self, hold: Hold) -> Result<HandedOver> {
         hold.check()?;
-        match self.ask(Question::Hold(hold))? {
-            Answer::HandedOver { version, is_safe } => Ok(HandedOver { version, is_safe }),
+        match self.ask(Request::Hold(hold))? {
+            Reply::HandedOver { version, is_safe } => Ok(HandedOver { version, is_safe }),
             _ => Err(senseless()),
         }
     }
@@ -335,7 +253,7 @@ impl Holder {
     /// Returns [`Error::Holder`] if no holder runs, the name does not exist, or its token was not
     /// presented.
     pub fn open(&self, name: &str) -> Result<HeldName> {
-        self.opened(Question::Open {
+        self.opened(Request::Open {
             name: name.to_owned(),
             writes: false,
         })
@@ -346,7 +264,7 @@ impl Holder {
     /// # Errors
     /// Returns the errors of [`open`](Self::open).
     pub fn open_to_write(&self, name: &str) -> Result<HeldName> {
-        self.opened(Question::Open {
+        self.opened(Request::Open {
             name: name.to_owned(),
             writes: true,
         })
@@ -359,12 +277,12 @@ impl Holder {
     /// Returns the errors of [`open`](Self::open), also if the name is removed during the wait.
     /// Returns [`Error::TimedOut`] if the timeout passes.
     pub fn await_version(&self, name: &str, version: u64, timeout: Duration) -> Result<HeldName> {
-        let question = Question::Await {
+        let request = Request::Await {
             name: name.to_owned(),
             version,
             epoch: None,
         };
-        self.within(timeout).opened(question)
+        self.within(timeout).opened(request)
     }
 
     /// Returns a client with this timeout.
@@ -384,8 +302,8 @@ impl Holder {
         let deadline = Deadline::after(self.timeout);
         loop {
             let last = all.last().map(|last| last.name.clone());
-            let question = Question::List { after: last };
-            let Answer::Listed { names, more } = self.ask_until(question, deadline)? else {
+            let request = Request::List { after: last };
+            let Reply::Listed { names, more } = self.ask_until(request, deadline)? else {
                 return Err(senseless());
             };
             let is_done = !more || names.is_empty();
@@ -394,9 +312,7 @@ impl Holder {
             if all.len() + names.len() > 2 * MAX_NAMES {
                 return Err(senseless());
             }
-            for entry in names {
-                all.push(entry.try_into()?);
-            }
+            all.extend(names);
             if is_done {
                 return Ok(all);
             }
@@ -409,7 +325,7 @@ impl Holder {
     /// # Errors
     /// Returns the errors of [`open`](Self::open), and [`Error::Holder`] if the name is pinned.
     pub fn remove(&self, name: &str) -> Result<()> {
-        self.done(Question::Remove {
+        self.done(Request::Remove {
             name: name.to_owned(),
         })
     }
@@ -419,7 +335,7 @@ impl Holder {
     /// # Errors
     /// Returns the errors of [`open`](Self::open).
     pub fn pin(&self, name: &str, pinned: bool) -> Result<()> {
-        self.done(Question::Pin {
+        self.done(Request::Pin {
             name: name.to_owned(),
             pinned,
         })
@@ -430,8 +346,8 @@ impl Holder {
     /// # Errors
     /// Returns [`Error::Holder`] if no holder runs.
     pub fn status(&self) -> Result<Status> {
-        match self.ask(Question::Status)? {
-            Answer::Status(status) => Ok(status),
+        match self.ask(Request::Status)? {
+            Reply::Status(status) => Ok(status),
             _ => Err(senseless()),
         }
     }
@@ -443,39 +359,40 @@ impl Holder {
     /// Returns [`Error::Holder`] if no holder runs, or if a name is pinned or needs a token for
     /// this.
     pub fn stop(&self) -> Result<()> {
-        self.done(Question::Stop)
+        self.done(Request::Stop)
     }
 
-    fn opened(&self, question: Question) -> Result<HeldName> {
-        match self.ask(question)? {
-            Answer::Opened(entry) => entry.try_into(),
+    fn opened(&self, request: Request) -> Result<HeldName> {
+        match self.ask(request)? {
+            Reply::Opened(held) => Ok(held),
             _ => Err(senseless()),
         }
     }
 
-    fn done(&self, question: Question) -> Result<()> {
-        match self.ask(question)? {
-            Answer::Done => Ok(()),
+    fn done(&self, request: Request) -> Result<()> {
+        match self.ask(request)? {
+            Reply::Done => Ok(()),
             _ => Err(senseless()),
         }
     }
 
     /// Sends a request, and repeats it if the holder dies meanwhile. All requests may be repeated.
-    fn ask(&self, question: Question) -> Result<Answer> {
-        self.ask_until(question, Deadline::after(self.timeout))
+    fn ask(&self, request: Request) -> Result<Reply> {
+        self.ask_until(request, Deadline::after(self.timeout))
     }
 
-    fn ask_until(&self, question: Question, deadline: Deadline) -> Result<Answer> {
-        let request = Request {
+    fn ask_until(&self, request: Request, deadline: Deadline) -> Result<Reply> {
+        let envelope = Envelope {
             protocol: PROTOCOL,
             token: self.token.clone(),
-            question,
+            request,
         };
-        let bytes = serde_json::to_vec(&request).expect("plain data");
+        let bytes = serde_json::to_vec(&envelope).expect("plain data");
         if bytes.len() > MAX_MESSAGE_BYTES {
             return Err(Error::invalid("the names, tokens and labels are too long"));
         }
         let deadline = interrupt::deadline(deadline);
+        let directories = address::directories(self.socket_dir.as_deref());
         let mut attempts = 0;
         let mut holder = 0;
         let mut pause = Pause::new(RECONNECT_INTERVAL, MAX_RETRY_INTERVAL);
@@ -483,13 +400,14 @@ impl Holder {
             if attempts > 0 || holder != 0 {
                 interrupt::check().map_err(Error::os("asking the holder"))?;
             }
-            match self.ask_once(&bytes, deadline, &mut holder) {
+            match ask_once(&directories, &self.peers, &bytes, deadline, &mut holder) {
                 Err(Errno::PIPE | Errno::CONNRESET) if attempts < MAX_RECONNECTS => {
                     attempts += 1;
                     pause.wait(deadline);
                 }
-                // The holder serves all users and processes by turns, so this one will be served.
-                Ok(Answer::Refused {
+                // The holder serves all users and processes by turns, so it will also serve this
+                // process.
+                Ok(Reply::Refused {
                     fault: HolderFault::Busy,
                     ..
                 }) if !deadline.is_over() => pause.wait(deadline),
@@ -503,7 +421,7 @@ impl Holder {
                         },
                     });
                 }
-                Err(Errno::NOENT) => return Err(self.no_holder()),
+                Err(Errno::NOENT) => return Err(no_holder(&directories)),
                 Err(Errno::PERM) => {
                     return Err(Error::Holder {
                         fault: HolderFault::NotAllowed,
@@ -514,72 +432,26 @@ impl Holder {
                     });
                 }
                 Err(errno) => return Err(Error::os("asking the holder")(errno)),
-                Ok(Answer::Refused { fault, why }) => return Err(Error::Holder { fault, why }),
-                Ok(answer) => return Ok(answer),
+                Ok(Reply::Refused { fault, why }) => return Err(Error::Holder { fault, why }),
+                Ok(reply) => return Ok(reply),
             }
-        }
-    }
-
-    /// Sends the request once. Sets `holder` to the process id of the holder, or to 0 if the holder
-    /// has no id in this PID namespace.
-    fn ask_once(
-        &self,
-        request: &[u8],
-        deadline: Deadline,
-        holder: &mut u32,
-    ) -> Result<Answer, Errno> {
-        let stream = PeerStream::new(self.connect(deadline)?, Guard::Look, ());
-        let peer = socket::peer(&stream)?;
-        *holder = peer.pid;
-        if !self.peers.admits(peer.uid) {
-            return Err(Errno::PERM);
-        }
-        match socket::send(&stream, request, &[]) {
-            // The holder has hung up, but may have sent the reason before.
-            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
-            Err(errno) => return Err(errno),
-        }
-        let mut buffer = vec![0; MAX_MESSAGE_BYTES + LIST_SLACK];
-        let received: Received<Granted<PeerDescriptor>> =
-            socket::receive_until(&stream, &mut buffer, 0, deadline)?;
-        let len = match received {
-            Received::Message(len, _) => len,
-            Received::Unwanted => return Err(Errno::PROTO),
-            Received::HungUp => return Err(Errno::CONNRESET),
-        };
-        serde_json::from_slice(&buffer[..len]).map_err(|_| Errno::PROTO)
-    }
-
-    /// Connects to the first holder that listens. Returns [`Errno::NOENT`] if none does.
-    fn connect(&self, deadline: Deadline) -> Result<std::os::fd::OwnedFd, Errno> {
-        for directory in address::directories(self.socket_dir.as_deref()) {
-            match socket::connect(&control_path(&directory), deadline) {
-                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::ACCESS) => {}
-                result => return result,
-            }
-        }
-        Err(Errno::NOENT)
-    }
-
-    fn no_holder(&self) -> Error {
-        let directories = address::directories(self.socket_dir.as_deref());
-        let directories: Vec<_> = directories
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
-        Error::Holder {
-            fault: HolderFault::NoHolder,
-            why: format!(
-                "no holder answers in {}; start one with `crosshandle hold`",
-                directories.join(", ")
-            ),
         }
     }
 }
 
-/// Space for the last entry of a list, in bytes. It may begin within the limit of a message and end
-/// beyond it.
-const LIST_SLACK: usize = 64 << 10;
+fn no_holder(directories: &[PathBuf]) -> Error {
+    let directories: Vec<_> = directories
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    Error::Holder {
+        fault: HolderFault::NoHolder,
+        why: format!(
+            "no holder answers in {}; start one with `crosshandle hold`",
+            directories.join(", ")
+        ),
+    }
+}
 
 /// Returns a random number for a request that may be repeated but must take effect only once.
 fn new_request() -> Result<u64> {
@@ -602,5 +474,5 @@ impl Memory {
     }
 }
 
-/// The role of the part of a name that has only one.
+/// The role of the only part of a name.
 pub(super) const WHOLE: &str = "memory";
