@@ -316,8 +316,8 @@ impl Update<'_> {
         self.end(true)
     }
 
-    /// Ends the update like [`finish`](Self::finish), but does not hash the written pieces, which is
-    /// faster. The contents cannot be verified until a later update has computed the hash.
+    /// Ends the update like [`finish`](Self::finish), but does not hash the written pieces, which
+    /// is faster. The contents cannot be verified until a later update has computed the hash.
     ///
     /// # Errors
     /// Returns the errors of [`finish`](Self::finish).

@@ -33,8 +33,8 @@
 //! # Death
 //! A survivor changes the word of the dead member with one compare-and-swap. From then on its list,
 //! its cursor and its reservations have no effect. Nothing else has to be repaired, so a survivor
-//! may be killed or stopped at any step too. An item that a dead consumer had taken counts as
-//! delivered, so no item is delivered twice.
+//! may be killed or stopped at any step too. An item that a dead consumer had taken is treated
+//! as delivered, so no item is delivered twice.
 //!
 //! # Hostile members
 //! Any process that has the channel open can write to all words. The functions of this module check

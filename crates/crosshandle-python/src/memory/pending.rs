@@ -38,7 +38,7 @@ enum Kept {
     Memory(Arc<SharedMemory>),
     Physical(crosshandle::virtual_memory::PhysicalMemory),
     /// A pickled event. If this process created the event, it also opens the event as an importer
-    /// does. The event then counts as shared until the receiver has opened it.
+    /// does. So the event is treated as shared until the receiver has opened it.
     #[expect(dead_code, reason = "both are kept until their drop")]
     Event(crosshandle::Event, Option<crosshandle::Event>),
 }

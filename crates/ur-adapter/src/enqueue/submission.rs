@@ -291,8 +291,8 @@ impl<'a> Submission<'a> {
     /// Submits the parts of a command buffer run, which together act as one command.
     ///
     /// The parts run in order, even in an out-of-order queue. They start after the previous run of
-    /// the same command buffer has ended. Each part may signal an event. If the caller's event records timestamps, an additional event records
-    /// the start of the run.
+    /// the same command buffer has ended. Each part may signal an event. If the caller's event
+    /// records timestamps, an additional event records the start of the run.
     pub(super) fn submit_parts(
         self,
         kind: ur_command_t,
