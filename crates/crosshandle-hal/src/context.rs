@@ -93,7 +93,7 @@ pub trait BackendContext: Send + Sync {
         None
     }
 
-    /// Returns the factory of images, if the device's [limits](BackendDevice::images) say that it
+    /// Returns the factory of images, if the device's [limits](crate::BackendDevice::images) say that it
     /// has images.
     fn images(&self) -> Option<&dyn BackendImages> {
         None

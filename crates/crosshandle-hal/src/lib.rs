@@ -113,6 +113,12 @@
 //! that change.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
+//!
+//! [`Error::Driver`]: crosshandle_types::error::Error::Driver
+//! [`Ownership::Borrowed`]: crosshandle_types::Ownership::Borrowed
+//! [`Ownership::Owned`]: crosshandle_types::Ownership::Owned
+//! [`QueueOrder::InOrder`]: crosshandle_types::QueueOrder::InOrder
+//! [`QueueOrder::OutOfOrder`]: crosshandle_types::QueueOrder::OutOfOrder
 
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -22,7 +22,8 @@ pub trait BackendSegment: BackendObject {
     /// that the driver allocated is always committed.
     ///
     /// # Errors
-    /// Returns [`Error::OutOfMemory`] if there is not enough memory.
+    /// Returns [`Error::OutOfMemory`](crosshandle_types::error::Error::OutOfMemory) if there is not
+    /// enough memory.
     /// Pages that were committed before the failure stay committed.
     fn make_present(&self, _offset: usize, _len: usize) -> Result<()> {
         Ok(())
