@@ -61,7 +61,7 @@ fn memory_of_devices_crosses(variables: &Variables, data: &str, staged: &str) {
     owner.ask("wait 0 2 10000");
     assert_eq!(owner.ask("holds 0 9 0 1000"), "true");
     let error = user.try_ask("remote_write 1 5 0 10").unwrap_err();
-    assert!(error.contains("reading only"), "{error}");
+    assert!(error.contains("read-only"), "{error}");
     println!(
         "{data} ({}): {} MB/s there and back, by commands of a queue",
         user.ask("transports"),

@@ -88,7 +88,7 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
 
     // Requests that are not allowed.
     let error = user.try_ask("remote_write 1 5 0 10").unwrap_err();
-    assert!(error.contains("reading only"), "{error}");
+    assert!(error.contains("read-only"), "{error}");
     for request in [
         "remote_write 0 5 2999999 2",
         "remote_holds 1 5 18446744073709551615 2",
@@ -134,7 +134,7 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
     assert!(
         user.try_ask("remote_write_and_signal 1 1 0 10")
             .unwrap_err()
-            .contains("reading only")
+            .contains("read-only")
     );
     owner.ask("fill 0 77");
 

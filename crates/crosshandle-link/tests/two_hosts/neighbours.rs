@@ -68,7 +68,7 @@ fn neighbours_share_a_link(hosts: Option<&Hosts>, data: &str) {
     // Requests that are not allowed.
     one.ask(&format!("neighbour open_memory {}", handles[1]));
     let error = one.try_ask("neighbour write 1 1 0 10").unwrap_err();
-    assert!(error.contains("reading only"), "{error}");
+    assert!(error.contains("read-only"), "{error}");
     let error = one.try_ask(&format!("neighbour write 0 1 {len} 1"));
     assert!(error.unwrap_err().contains("not inside"));
     let closed = handles[0].replace(&handles[0][20..24], "aaaa");
@@ -200,7 +200,7 @@ fn hostile_neighbours_harm_only_themselves() {
     for _ in 0..100 {
         send(&silent[10], &question, SendFlags::NOSIGNAL).unwrap();
         let (len, _) = recv(&silent[10], &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
-        assert!(String::from_utf8_lossy(&bytes[..len]).contains("not an open event"));
+        assert!(String::from_utf8_lossy(&bytes[..len]).contains("an event that is not open"));
     }
     // The size of a copy is limited, so that it does not block other neighbours for long.
     let theirs = handle.parse::<crosshandle::MemoryHandle>().unwrap();
