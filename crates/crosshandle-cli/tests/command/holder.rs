@@ -332,7 +332,7 @@ fn a_model_is_pulled_from_another_host() {
     let missing = user
         .run([&["pull", "n", "--from", &address], &token[..]].concat())
         .expect(1);
-    assert!(missing.stderr.contains("refuses"), "{}", missing.stderr);
+    assert!(missing.stderr.contains("rejected"), "{}", missing.stderr);
 }
 
 /// The manifest of a hostile host may claim anything. Pulling its model fails with a reason, and

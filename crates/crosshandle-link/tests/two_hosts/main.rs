@@ -144,7 +144,7 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
             .try_ask(&format!("open_memory {}", handles[0]))
             .unwrap_err();
         assert!(
-            error.contains("refuses") && error.contains("another host"),
+            error.contains("rejected") && error.contains("another host"),
             "{error}"
         );
         assert_eq!(user.ask("remote_holds 0 77 0 3000000"), "true");
