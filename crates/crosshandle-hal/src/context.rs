@@ -93,8 +93,8 @@ pub trait BackendContext: Send + Sync {
         None
     }
 
-    /// Returns the factory of images, if the device's [limits](crate::BackendDevice::images) say that it
-    /// has images.
+    /// Returns the factory of images, if the device's [limits](crate::BackendDevice::images) say
+    /// that it has images.
     fn images(&self) -> Option<&dyn BackendImages> {
         None
     }
