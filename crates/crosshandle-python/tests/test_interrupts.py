@@ -175,10 +175,16 @@ WAITING = {
 }
 
 
-@pytest.mark.parametrize("call", chosen(WAITING, 2)) def test_waiting_for_a_signal(call: str) ->
-None: # The queue's commands end only when the process ends. caller = Caller(call, before=NOT_READY)
-caller.awaits() began = time.monotonic() caller.process.send_signal(signal.SIGINT) assert
-caller.line() == "KeyboardInterrupt" assert time.monotonic() - began < SOON caller.stop()
+@pytest.mark.parametrize("call", chosen(WAITING, 2))
+def test_waiting_for_a_signal(call: str) -> None:
+    # The queue's commands end only when the process ends.
+    caller = Caller(call, before=NOT_READY)
+    caller.awaits()
+    began = time.monotonic()
+    caller.process.send_signal(signal.SIGINT)
+    assert caller.line() == "KeyboardInterrupt"
+    assert time.monotonic() - began < SOON
+    caller.stop()
 
 
 def test_an_array_that_is_not_ready_in_time() -> None:

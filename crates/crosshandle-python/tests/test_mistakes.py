@@ -60,7 +60,7 @@ def test_devices() -> None:
     wrong: Any = 3
     with pytest.raises(TypeError, match='a device is given as a Device or by its name, such as "cuda:0": 3'):
         crosshandle.Context(wrong)
-    with pytest.raises(crosshandle.NoDeviceError, match='"host", "cuda" or "level_zero"'):
+    with pytest.raises(crosshandle.NoDeviceError, match='one of "host", "cuda", "level_zero"'):
         crosshandle.Device("gpu")
 
 

@@ -249,7 +249,7 @@ def update(pipe: Any) -> None:
                 yield "w", arrays(9)["w"]
                 # An update is in progress, and properties can still be read.
                 assert updater.version == 1
-                with pytest.raises(ValueError, match="under way"):
+                with pytest.raises(ValueError, match="in progress"):
                     updater.update(arrays(9))
                 raise ZeroDivisionError
 
