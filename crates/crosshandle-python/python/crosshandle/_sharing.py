@@ -205,7 +205,7 @@ class Bundle:
                 array._keep(self._table)
 
     def __copy__(self) -> Bundle:
-        raise TypeError("a bundle has no copies: send bytes(bundle)")
+        raise TypeError("a bundle cannot be copied: send bytes(bundle)")
 
     def __deepcopy__(self, _memo: object) -> Bundle:
         return self.__copy__()
