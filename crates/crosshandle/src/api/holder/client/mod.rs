@@ -382,6 +382,7 @@ impl Holder {
     }
 
     fn ask_until(&self, request: Request, deadline: Deadline) -> Result<Reply> {
+        let is_stop = matches!(request, Request::Stop);
         let envelope = Envelope {
             protocol: PROTOCOL,
             token: self.token.clone(),
@@ -421,6 +422,8 @@ impl Holder {
                         },
                     });
                 }
+                // The holder died while it stopped, and its successor had already ended.
+                Err(Errno::NOENT) if is_stop && attempts > 0 => return Ok(Reply::Done),
                 Err(Errno::NOENT) => return Err(no_holder(&directories)),
                 Err(Errno::PERM) => {
                     return Err(Error::Holder {
