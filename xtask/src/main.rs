@@ -20,6 +20,7 @@ mod debian;
 mod dpnp;
 mod fuzz;
 mod gpu;
+mod needs;
 mod planted;
 mod process;
 mod python;
