@@ -209,6 +209,11 @@ typedef int32_t crosshandle_result;
 #endif // __cplusplus
 
 /**
+ * DLPack's tensor, as `dlpack.h` defines it.
+ */
+typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
+
+/**
  * A device in use. A context allocates, exports and opens memory, and creates events and queues.
  * Any thread may use it.
  */
@@ -225,10 +230,59 @@ typedef struct crosshandle_device crosshandle_device;
 typedef struct crosshandle_event crosshandle_event;
 
 /**
+ * A name that a holder keeps, as one call has returned it. Any thread may use it.
+ */
+typedef struct crosshandle_held crosshandle_held;
+
+/**
+ * A client of the holder, which is started with the command `crosshandle hold`. Any thread may use
+ * it.
+ */
+typedef struct crosshandle_holder crosshandle_holder;
+
+/**
  * A range of device memory that was allocated, adopted or opened here. Any thread may use it. Only
  * events order the accesses of several threads and processes.
  */
 typedef struct crosshandle_memory crosshandle_memory;
+
+/**
+ * A driver's event (`CUevent`, `ze_event_handle_t`) that happens when a signal of an event is
+ * finished. Any thread may use it.
+ */
+typedef struct crosshandle_native_event crosshandle_native_event;
+
+/**
+ * Awaits any number of signals for an event loop. Its descriptor becomes readable when one of them
+ * has completed or failed. Any thread may use it.
+ */
+typedef struct crosshandle_notifier crosshandle_notifier;
+
+/**
+ * A queue of commands for a device. Any thread may submit commands. Submitted commands still run
+ * after the queue is closed.
+ */
+typedef struct crosshandle_queue crosshandle_queue;
+
+/**
+ * A registered callback. Any thread may use it.
+ */
+typedef struct crosshandle_subscription crosshandle_subscription;
+
+/**
+ * A function of the program that the library calls when a signal has completed or failed.
+ *
+ * `result` is what a wait for the signal would return. `message` is the text of the error, or
+ * empty. It is valid during the call. A background thread calls all callbacks of a process one
+ * after the other. A callback may call any function of the library. It must not throw.
+ */
+typedef void (*crosshandle_callback)(void *user, crosshandle_result result, const char *message);
+
+/**
+ * A function that the library calls once with the program's `user` pointer, when it no longer
+ * needs the program's data. A thread of the library may call it. It must not throw.
+ */
+typedef void (*crosshandle_release)(void *user);
 
 /**
  * The options of a context. A structure of zeros, with `size` set, has the defaults:
@@ -318,6 +372,42 @@ typedef struct {
 } crosshandle_device_info;
 
 /**
+ * The elements, shape and strides of an array in memory.
+ */
+typedef struct {
+    /**
+     * The size of this structure in bytes. Later versions of the structure are larger.
+     */
+    size_t size;
+    /**
+     * The position of the first element in the memory, in bytes.
+     */
+    size_t offset;
+    /**
+     * DLPack's code of the element type (`DLDataTypeCode`): 0 for signed and 1 for unsigned
+     * integers, 2 for floating-point numbers.
+     */
+    uint8_t type_code;
+    /**
+     * The number of bits of an element, a multiple of 8.
+     */
+    uint8_t type_bits;
+    /**
+     * The number of dimensions.
+     */
+    uint32_t dimensions;
+    /**
+     * The number of elements in each dimension.
+     */
+    const int64_t *shape;
+    /**
+     * The distance between elements in each dimension, in elements. Null if rows follow each other
+     * without gaps, the last dimension being contiguous.
+     */
+    const int64_t *strides;
+} crosshandle_layout;
+
+/**
  * The options of an event. A structure of zeros, with `size` set, has the defaults.
  */
 typedef struct {
@@ -373,6 +463,84 @@ typedef struct {
 } crosshandle_memory_handle;
 
 /**
+ * The options of a holder's client. A structure of zeros, with `size` set, has the defaults.
+ */
+typedef struct {
+    /**
+     * The size of this structure in bytes. Later versions of the structure are larger.
+     */
+    size_t size;
+    /**
+     * The directory of the holder's socket, or null for the default directories.
+     */
+    const char *socket_dir;
+    /**
+     * The token that calls present, or null.
+     */
+    const char *token;
+    /**
+     * Maximum time in nanoseconds that a call waits for the holder. 0 is the default of 30 s.
+     */
+    uint64_t timeout_ns;
+    /**
+     * The users as which the holder may run: one of `CROSSHANDLE_PEERS_…`.
+     */
+    uint32_t peers;
+    /**
+     * The user ids for `CROSSHANDLE_PEERS_USERS`.
+     */
+    const uint32_t *users;
+    /**
+     * The number of user ids.
+     */
+    size_t user_count;
+} crosshandle_holder_options;
+
+/**
+ * Memory and its role under a name.
+ */
+typedef struct {
+    /**
+     * The role. No other part of the name has the same one. Null is the role `memory`.
+     */
+    const char *role;
+    /**
+     * The memory, from a context with `no_pooling`.
+     */
+    const crosshandle_memory *memory;
+} crosshandle_part;
+
+/**
+ * The options of a hand-over. A structure of zeros, with `size` set, has the defaults.
+ */
+typedef struct {
+    /**
+     * The size of this structure in bytes. Later versions of the structure are larger.
+     */
+    size_t size;
+    /**
+     * A text of at most 4,096 bytes for programs that open the name, or null.
+     */
+    const char *label;
+    /**
+     * Whether the memory becomes the next version of a name that is in use.
+     */
+    bool replaces;
+    /**
+     * The token that programs must present to read, or null.
+     */
+    const char *read_token;
+    /**
+     * The token that programs must present to write or to replace the name, or null.
+     */
+    const char *write_token;
+    /**
+     * The token that programs must present to remove or pin the name, or null.
+     */
+    const char *admin_token;
+} crosshandle_hold_options;
+
+/**
  * The options of an allocation. A structure of zeros, with `size` set, has the defaults.
  */
 typedef struct {
@@ -399,12 +567,6 @@ typedef struct {
     size_t alignment;
 } crosshandle_allocation_options;
 
-/**
- * A function that the library calls once with the program's `user` pointer, when it no longer
- * needs the program's data. A thread of the library may call it. It must not throw.
- */
-typedef void (*crosshandle_release)(void *user);
-
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -414,6 +576,83 @@ extern "C" {
  * it, so the linker and the loader refuse a library with another ABI version.
  */
 extern const uint32_t crosshandle_abi_1;
+
+/**
+ * Registers a callback for signal `value` of an event, which need not be submitted yet. The value
+ * may also be `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`.
+ *
+ * If `subscription` is null, the callback stays registered until it is called. Otherwise the caller
+ * closes the subscription, which cancels the call unless it is already due.
+ *
+ * `release` may be null. Otherwise it is called with `user` once, after the last use of `user`:
+ * after the callback, after the cancellation, or if this call fails.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the system cannot start a thread.
+ */
+crosshandle_result crosshandle_event_on_signal(const crosshandle_event *event,
+                                               uint64_t value,
+                                               crosshandle_callback callback,
+                                               crosshandle_release release,
+                                               void *user,
+                                               crosshandle_subscription **subscription);
+
+/**
+ * Cancels a callback, unless its call is already due. Closing null does nothing.
+ *
+ * The callback may still run when this call returns. The `release` function shows when it cannot
+ * run any more.
+ */
+crosshandle_result crosshandle_subscription_close(crosshandle_subscription *subscription);
+
+/**
+ * Creates a notifier that awaits nothing yet.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the process has no descriptor left. The caller closes the
+ * notifier.
+ */
+crosshandle_result crosshandle_notifier_create(crosshandle_notifier **notifier);
+
+/**
+ * Awaits signal `value` of an event, which need not be submitted yet. The value may also be
+ * `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`. `crosshandle_notifier_next` returns `token` when
+ * the signal has completed or failed.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the token is in use, and `CROSSHANDLE_EXHAUSTED` if the
+ * system cannot start a thread.
+ */
+crosshandle_result crosshandle_notifier_add(const crosshandle_notifier *notifier,
+                                            const crosshandle_event *event,
+                                            uint64_t value,
+                                            uint64_t token);
+
+/**
+ * Cancels the signal with this token. Stores in `removed`, unless that is null, whether the token
+ * was in use.
+ */
+crosshandle_result crosshandle_notifier_remove(const crosshandle_notifier *notifier,
+                                               uint64_t token,
+                                               bool *removed);
+
+/**
+ * Takes the next signal that has completed or failed, without waiting. Stores in `found` whether
+ * there was one. If so, stores its token in `token`, and what a wait for the signal would return in
+ * `result`. The text of a failed signal is this thread's latest error.
+ */
+crosshandle_result crosshandle_notifier_next(const crosshandle_notifier *notifier,
+                                             bool *found,
+                                             uint64_t *token,
+                                             crosshandle_result *result);
+
+/**
+ * Returns the descriptor of the notifier for `poll`, `epoll` and similar calls. It is valid until
+ * the notifier is closed. The program reads nothing from it. Returns -1 on an error.
+ */
+int32_t crosshandle_notifier_fd(const crosshandle_notifier *notifier);
+
+/**
+ * Closes the notifier, and cancels everything that it awaits. Closing null does nothing.
+ */
+crosshandle_result crosshandle_notifier_close(crosshandle_notifier *notifier);
 
 /**
  * Creates a context on a device. `options` may be null for the defaults.
@@ -487,6 +726,36 @@ crosshandle_result crosshandle_device_get_info(const crosshandle_device *device,
  * Closes the device object. Contexts on the device stay valid. Closing null does nothing.
  */
 crosshandle_result crosshandle_device_close(crosshandle_device *device);
+
+/**
+ * Describes a part of memory as an array in DLPack's form, without a copy.
+ *
+ * The tensor keeps the memory open until the consumer calls its deleter. Memory that was opened
+ * read-only has the flag `DLPACK_FLAG_BITMASK_READ_ONLY`. The program orders accesses with events.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for an array that is not inside the memory, or has a
+ * negative size or stride.
+ */
+crosshandle_result crosshandle_memory_to_dlpack(const crosshandle_memory *memory,
+                                                const crosshandle_context *context,
+                                                const crosshandle_layout *layout,
+                                                DLManagedTensorVersioned **tensor);
+
+/**
+ * Shares the bytes of a tensor of another library, without a copy. The memory starts at the first
+ * element and ends with the last one. The program sends the shape and the type itself.
+ *
+ * The library that made the tensor must have allocated it with the driver of the context's device.
+ * If the call succeeds, the result owns the tensor, and its deleter is called when no process uses
+ * the memory any more. Otherwise the caller still owns the tensor.
+ *
+ * Errors: `CROSSHANDLE_UNSUPPORTED` for a tensor in ordinary memory of the host, and for an
+ * allocation that the driver cannot share. `CROSSHANDLE_INVALID_ARGUMENT` for a tensor of another
+ * device or version, without elements, or with a negative stride. The caller closes the memory.
+ */
+crosshandle_result crosshandle_memory_from_dlpack(const crosshandle_context *context,
+                                                  DLManagedTensorVersioned *tensor,
+                                                  crosshandle_memory **memory);
 
 /**
  * Returns the text of this thread's latest error.
@@ -690,6 +959,126 @@ crosshandle_result crosshandle_event_handle_to_text(const crosshandle_event_hand
                                                     size_t size);
 
 /**
+ * Creates a client of the holder. `options` may be null for the defaults. No request is sent.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT`. The caller closes the client.
+ */
+crosshandle_result crosshandle_holder_create(const crosshandle_holder_options *options,
+                                             crosshandle_holder **holder);
+
+/**
+ * Hands `count` pieces of memory over to the holder under a name. From then on the holder serves
+ * the memory, and earlier handles stay valid. This process may continue to use the memory, close
+ * it, or end. `options` may be null for the defaults.
+ *
+ * Stores the version of the name in `version`, and in `is_safe` whether the memory outlives the
+ * holder too. Both may be null.
+ *
+ * Errors: `CROSSHANDLE_PEER_DIED` if no holder runs, `CROSSHANDLE_NAME_TAKEN`,
+ * `CROSSHANDLE_PERMISSION_DENIED` without the name's token, `CROSSHANDLE_TIMED_OUT`, and
+ * `CROSSHANDLE_UNSUPPORTED` for memory that cannot be handed over.
+ */
+crosshandle_result crosshandle_holder_hand_over(const crosshandle_holder *holder,
+                                                const char *name,
+                                                const crosshandle_part *parts,
+                                                size_t count,
+                                                const crosshandle_hold_options *options,
+                                                uint64_t *version,
+                                                bool *is_safe);
+
+/**
+ * Opens a name. `access` is `CROSSHANDLE_READ_ONLY` or `CROSSHANDLE_READ_WRITE`.
+ *
+ * Errors: `CROSSHANDLE_PEER_DIED` if no holder runs, `CROSSHANDLE_NO_SUCH_NAME`,
+ * `CROSSHANDLE_PERMISSION_DENIED` without the name's token, and `CROSSHANDLE_TIMED_OUT`. The caller
+ * closes the result.
+ */
+crosshandle_result crosshandle_holder_open(const crosshandle_holder *holder,
+                                           const char *name,
+                                           uint32_t access,
+                                           crosshandle_held **held);
+
+/**
+ * Waits for at most `timeout_ns` nanoseconds until a name has a later version than `version`, and
+ * opens it for reading.
+ *
+ * Errors: those of `crosshandle_holder_open`, also if the name is removed during the wait. The
+ * caller closes the result.
+ */
+crosshandle_result crosshandle_holder_await_version(const crosshandle_holder *holder,
+                                                    const char *name,
+                                                    uint64_t version,
+                                                    uint64_t timeout_ns,
+                                                    crosshandle_held **held);
+
+/**
+ * Removes a name, so that it can no longer be opened. Processes that have its memory open keep it.
+ *
+ * Errors: those of `crosshandle_holder_open`, and `CROSSHANDLE_INVALID_ARGUMENT` if the name is
+ * pinned.
+ */
+crosshandle_result crosshandle_holder_remove(const crosshandle_holder *holder, const char *name);
+
+/**
+ * Sets or clears the protection of a name against removal and replacement.
+ *
+ * Errors: those of `crosshandle_holder_open`.
+ */
+crosshandle_result crosshandle_holder_pin(const crosshandle_holder *holder,
+                                          const char *name,
+                                          bool pinned);
+
+/**
+ * Closes the client. The holder keeps its names. Closing null does nothing.
+ */
+crosshandle_result crosshandle_holder_close(crosshandle_holder *holder);
+
+/**
+ * Returns the version of the name, counted from 1. Returns 0 on an error.
+ */
+uint64_t crosshandle_held_version(const crosshandle_held *held);
+
+/**
+ * Copies the label of the name. The arguments are those of `crosshandle_device_name`.
+ */
+crosshandle_result crosshandle_held_label(const crosshandle_held *held,
+                                          char *label,
+                                          size_t size,
+                                          size_t *length);
+
+/**
+ * Returns the number of pieces of memory under the name. Returns 0 on an error.
+ */
+size_t crosshandle_held_part_count(const crosshandle_held *held);
+
+/**
+ * Copies the role of the piece of memory number `index`. The other arguments are those of
+ * `crosshandle_device_name`.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the index is not below `crosshandle_held_part_count`.
+ */
+crosshandle_result crosshandle_held_role(const crosshandle_held *held,
+                                         size_t index,
+                                         char *role,
+                                         size_t size,
+                                         size_t *length);
+
+/**
+ * Returns a handle to the memory with this role. A null role is `memory`. The handle has the access
+ * with which the name was opened.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the name has no such role.
+ */
+crosshandle_result crosshandle_held_get_handle(const crosshandle_held *held,
+                                               const char *role,
+                                               crosshandle_memory_handle *handle);
+
+/**
+ * Closes the result of opening a name. Closing null does nothing.
+ */
+crosshandle_result crosshandle_held_close(crosshandle_held *held);
+
+/**
  * Allocates `size` bytes of memory of the context's device. `options` may be null for the
  * defaults. The contents are arbitrary.
  *
@@ -831,6 +1220,197 @@ crosshandle_result crosshandle_memory_is_in_use(const crosshandle_memory *memory
  * nothing.
  */
 crosshandle_result crosshandle_memory_close(crosshandle_memory *memory);
+
+/**
+ * Returns the driver's own context, a `CUcontext` or `ze_context_handle_t`. Returns null if the
+ * device has no driver, and on an error. It exists at least as long as the context.
+ */
+void *crosshandle_context_native(const crosshandle_context *context);
+
+/**
+ * Creates a context over a driver's context that the program has made, a `CUcontext` or
+ * `ze_context_handle_t`. `options` may be null for the defaults.
+ *
+ * The program destroys the driver's context after everything that was made from the result is
+ * closed and all submitted work is complete.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for a context of another device, and
+ * `CROSSHANDLE_UNSUPPORTED` if the device has no driver. The caller closes the context.
+ */
+crosshandle_result crosshandle_context_adopt(const crosshandle_device *device,
+                                             void *native,
+                                             const crosshandle_context_options *options,
+                                             crosshandle_context **context);
+
+/**
+ * Creates a shareable event from a driver's event (`CUevent`, `ze_event_handle_t`) in its latest
+ * record. Signal 1 of the result completes when the driver's event happens.
+ *
+ * A `ze_event_handle_t` must exist until the result is complete. The program destroys the driver's
+ * event.
+ *
+ * Errors: `CROSSHANDLE_UNSUPPORTED` if the driver has no events. The caller closes the event.
+ */
+crosshandle_result crosshandle_event_adopt(const crosshandle_context *context,
+                                           void *native,
+                                           crosshandle_event **event);
+
+/**
+ * Creates a driver's event that happens when the latest signal of `event` succeeds or fails. If no
+ * signal was submitted, it happens at once.
+ *
+ * Errors: `CROSSHANDLE_UNSUPPORTED` if the driver has no events. The caller closes the result.
+ */
+crosshandle_result crosshandle_native_event_create(const crosshandle_context *context,
+                                                   const crosshandle_event *event,
+                                                   crosshandle_native_event **native_event);
+
+/**
+ * Returns the driver's event, a `CUevent` or `ze_event_handle_t`. It is valid until the native
+ * event is closed. Returns null on an error.
+ */
+void *crosshandle_native_event_native(const crosshandle_native_event *native_event);
+
+/**
+ * Destroys the driver's event. Submitted waits for a `CUevent` stay valid. Waits for a
+ * `ze_event_handle_t` must have ended. Closing null does nothing.
+ */
+crosshandle_result crosshandle_native_event_close(crosshandle_native_event *native_event);
+
+/**
+ * Creates a queue. The queue runs its commands in order, or each command as soon as possible if
+ * `out_of_order` is true.
+ *
+ * Errors: those of the driver or the operating system. The caller closes the queue.
+ */
+crosshandle_result crosshandle_queue_create(const crosshandle_context *context,
+                                            bool out_of_order,
+                                            crosshandle_queue **queue);
+
+/**
+ * Adopts a queue of the driver: a `cudaStream_t` or `CUstream`, or a `ze_command_list_handle_t` of
+ * an immediate list. Signals and waits of the result are then ordered with the program's own work
+ * on the stream, without waiting on the host.
+ *
+ * The program destroys the stream after it has closed the result and all work is complete.
+ *
+ * Errors: `CROSSHANDLE_UNSUPPORTED` if the device has no driver, and
+ * `CROSSHANDLE_INVALID_ARGUMENT` for a queue of another context. The caller closes the queue.
+ */
+crosshandle_result crosshandle_queue_adopt(const crosshandle_context *context,
+                                           void *native,
+                                           crosshandle_queue **queue);
+
+/**
+ * Returns the driver's own queue, a `CUstream` or `ze_command_list_handle_t`, to which the program
+ * can also submit. Returns null if there is none, and on an error.
+ */
+void *crosshandle_queue_native(const crosshandle_queue *queue);
+
+/**
+ * Signals an event when all earlier work of the queue is complete. Stores the number of the signal
+ * in `value` unless that is null. This call does not wait.
+ *
+ * Errors: those that the driver or the system reports at once.
+ */
+crosshandle_result crosshandle_queue_signal(const crosshandle_queue *queue,
+                                            const crosshandle_event *event,
+                                            uint64_t *value);
+
+/**
+ * Makes all later work of the queue wait for signal `value` of an event, which need not be
+ * submitted yet. The value may also be `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`. This call
+ * does not wait.
+ *
+ * Errors: those that the driver or the system reports at once.
+ */
+crosshandle_result crosshandle_queue_wait(const crosshandle_queue *queue,
+                                          const crosshandle_event *event,
+                                          uint64_t value);
+
+/**
+ * Copies `size` bytes from byte `source_offset` of `source` to byte `destination_offset` of
+ * `destination`, after earlier work of the queue. The command keeps both until it is complete.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for ranges that are not inside the memory,
+ * `CROSSHANDLE_PERMISSION_DENIED` for a destination that was opened read-only, and the errors that
+ * the driver reports at once.
+ */
+crosshandle_result crosshandle_queue_copy(const crosshandle_queue *queue,
+                                          const crosshandle_memory *destination,
+                                          size_t destination_offset,
+                                          const crosshandle_memory *source,
+                                          size_t source_offset,
+                                          size_t size);
+
+/**
+ * Copies `rows` rows of `width` bytes, after earlier work of the queue. The rows start every
+ * `source_pitch` bytes from byte `source_offset` of `source`, and every `destination_pitch` bytes
+ * from byte `destination_offset` of `destination`.
+ *
+ * Errors: those of `crosshandle_queue_copy`.
+ */
+crosshandle_result crosshandle_queue_copy_rows(const crosshandle_queue *queue,
+                                               const crosshandle_memory *destination,
+                                               size_t destination_offset,
+                                               size_t destination_pitch,
+                                               const crosshandle_memory *source,
+                                               size_t source_offset,
+                                               size_t source_pitch,
+                                               size_t width,
+                                               size_t rows);
+
+/**
+ * Fills `size` bytes from byte `offset` of the memory with a pattern of `pattern_size` bytes, after
+ * earlier work of the queue.
+ *
+ * Errors: those of `crosshandle_queue_copy`, and `CROSSHANDLE_INVALID_ARGUMENT` if the range is
+ * not a whole number of patterns.
+ */
+crosshandle_result crosshandle_queue_fill(const crosshandle_queue *queue,
+                                          const crosshandle_memory *memory,
+                                          size_t offset,
+                                          size_t size,
+                                          const void *pattern,
+                                          size_t pattern_size);
+
+/**
+ * Calls a function of the program with `user` on a thread of the library, after earlier work of
+ * the queue. Later work of an in-order queue waits until the function returns. It must not throw.
+ *
+ * If the command fails before its turn, the function is not called. Errors: those that the driver
+ * or the system reports at once.
+ */
+crosshandle_result crosshandle_queue_call(const crosshandle_queue *queue,
+                                          crosshandle_release function,
+                                          void *user);
+
+/**
+ * Makes sure that all submitted work will run without further calls.
+ *
+ * Errors: `CROSSHANDLE_DRIVER`.
+ */
+crosshandle_result crosshandle_queue_flush(const crosshandle_queue *queue);
+
+/**
+ * Waits until all submitted work is complete, for at most `timeout_ns` nanoseconds.
+ *
+ * Errors: `CROSSHANDLE_TIMED_OUT`, and the first error of a command that signals no event, which
+ * is returned once.
+ */
+crosshandle_result crosshandle_queue_finish(const crosshandle_queue *queue, uint64_t timeout_ns);
+
+/**
+ * Stores in `finished` whether all submitted work is complete, without waiting.
+ *
+ * Errors: those of `crosshandle_queue_finish`, except `CROSSHANDLE_TIMED_OUT`.
+ */
+crosshandle_result crosshandle_queue_try_finish(const crosshandle_queue *queue, bool *finished);
+
+/**
+ * Closes the queue. Submitted work still runs. Closing null does nothing.
+ */
+crosshandle_result crosshandle_queue_close(crosshandle_queue *queue);
 
 /**
  * Returns the ABI version of the library. A program that finds the functions with `dlsym` compares
