@@ -44,6 +44,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Step::new(workspace, "style", workspace.cargo(&["xtask", "style"])).run()?;
     let fetch = workspace.cargo(&["fetch", "--locked"]);
     Step::new(workspace, "lock file", fetch).run()?;
+    bindings::run_c_header(workspace, true)?;
     // The stock Unified Runtime is published for x86-64 only.
     let runtime = if cfg!(target_arch = "x86_64") {
         let runtime = Environment::ensure(workspace)?;

@@ -7,11 +7,12 @@ use crate::context::Context;
 use crate::discovery::Device;
 use crate::enqueue::graph::capture::{Capture, CapturedNode, Order};
 use crate::event::{Event, Origin};
-use crate::memory::buffer::BufferUse;
+use crate::memory::replicas::{MemoryUse, Tracked};
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use crosshandle::{Command, EventOptions};
-use std::sync::Arc;
+use std::cell::RefCell;
+use std::sync::{Arc, MutexGuard};
 use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
 
 /// An argument of an entry point: the events for which a command waits.
@@ -48,6 +49,18 @@ pub(crate) struct Submission<'a> {
     order: Order,
     is_profiling: bool,
     is_low_power: bool,
+    moves: RefCell<Moves<'a>>,
+}
+
+/// The memory objects of a command whose contents move between devices.
+#[derive(Default)]
+struct Moves<'a> {
+    /// The events of moves that the command waits for.
+    waits: Vec<crosshandle::Event>,
+    /// The objects that must know the command's event.
+    objects: Vec<Arc<dyn Tracked>>,
+    /// The context's lock for moves. It is held from the first move until the command is submitted.
+    lock: Option<MutexGuard<'a, ()>>,
 }
 
 impl<'a> Submission<'a> {
@@ -75,6 +88,7 @@ impl<'a> Submission<'a> {
             order: Order::default(),
             is_profiling: queue.is_profiling(),
             is_low_power: queue.is_low_power(),
+            moves: RefCell::default(),
         })
     }
 
@@ -167,6 +181,8 @@ impl<'a> Submission<'a> {
         if self.order.before_later {
             command = command.before_later();
         }
+        let moves = self.moves.borrow();
+        command = moves.waits.iter().fold(command, Command::after_submitted);
         self.waits.iter().try_fold(command, |command, event| {
             // A complete event needs no wait.
             let event = event.inner()?;
@@ -177,6 +193,15 @@ impl<'a> Submission<'a> {
                 command.after_submitted(event)
             })
         })
+    }
+
+    /// Passes the event of the submitted command to the memory objects whose contents move between
+    /// devices. Releases the context's lock for moves.
+    fn settle(&self, event: &crosshandle::Event) {
+        let moves = self.moves.take();
+        for object in &moves.objects {
+            object.used(event);
+        }
     }
 
     /// Records commands in the capture, in order. The first command follows the wait events. The
@@ -243,6 +268,7 @@ impl<'a> Submission<'a> {
         }
         let event = self.create_event()?;
         self.queue.inner().submit(command.signal(&event))?;
+        self.settle(&event);
         // The event is stored before the caller receives it. If that fails, the command has been
         // submitted all the same.
         *kept = Some(event.clone());
@@ -291,11 +317,12 @@ impl<'a> Submission<'a> {
             };
         }
         let command = self.ordered(command)?;
-        if !self.wants_event() && !is_blocking {
+        if !self.wants_event() && !is_blocking && self.moves.borrow().objects.is_empty() {
             return Ok(self.queue.inner().submit(command)?);
         }
         let event = self.create_event()?;
         self.queue.inner().submit(command.signal(&event))?;
+        self.settle(&event);
         if is_blocking {
             event.wait()?;
         }
@@ -363,6 +390,7 @@ impl<'a> Submission<'a> {
             end = end.after_submitted(before);
         }
         queue.submit(end.signal(&done))?;
+        self.settle(&done);
         *latest = Some(done.clone());
         self.give(kind, done, began)
     }
@@ -423,10 +451,22 @@ impl Destination for Submission<'_> {
         self.capture.is_some()
     }
 
-    fn note(&self, buffer: BufferUse<'_>) {
-        match &self.capture {
-            Some(capture) => capture.note(&buffer),
-            None => buffer.by(self.queue),
+    fn note(&self, used: MemoryUse) -> Result<()> {
+        if let Some(capture) = &self.capture {
+            capture.note(used);
+            return Ok(());
         }
+        let moves = &mut *self.moves.borrow_mut();
+        let is_moving = used.object.is_moving();
+        if is_moving && moves.lock.is_none() {
+            moves.lock = Some(self.queue.context().state().moving.lock());
+        }
+        moves
+            .waits
+            .extend(used.object.prepare(self.queue, used.is_written)?);
+        if is_moving {
+            moves.objects.push(used.object);
+        }
+        Ok(())
     }
 }

@@ -23,7 +23,7 @@ use crate::abi::lock::Lock;
 use crate::abi::object::Ref;
 use crate::context::Context;
 use crate::discovery::Device;
-use crate::memory::buffer::BufferUse;
+use crate::memory::replicas::MemoryUse;
 use crate::queue::Queue;
 use crosshandle::{Command, Error, Event};
 use std::borrow::Cow;
@@ -284,10 +284,10 @@ impl Capture {
         self.fail(ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED, why)
     }
 
-    /// Marks a buffer as used by a command in this capture.
-    pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
+    /// Notes that a command in this capture uses a memory object.
+    pub(crate) fn note(&self, used: MemoryUse) {
         if let Some(recorded) = &mut self.state.lock().recorded {
-            recorded.recording.note(buffer);
+            recorded.recording.note(used);
         }
     }
 
