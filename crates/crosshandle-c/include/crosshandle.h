@@ -30,6 +30,36 @@
 #define CROSSHANDLE_FOREVER UINT64_MAX
 
 /**
+ * Each item goes to one consumer: a value of `delivery`.
+ */
+#define CROSSHANDLE_QUEUE 0
+
+/**
+ * Each item goes to every consumer: a value of `delivery`.
+ */
+#define CROSSHANDLE_BROADCAST 1
+
+/**
+ * A producer waits while the channel is full: a value of `when_full`.
+ */
+#define CROSSHANDLE_WAIT 0
+
+/**
+ * A producer replaces the oldest item of a full channel: a value of `when_full`.
+ */
+#define CROSSHANDLE_DROP_OLDEST 1
+
+/**
+ * Maximum number of dimensions of an array in a channel.
+ */
+#define CROSSHANDLE_MAX_DIMENSIONS 8
+
+/**
+ * Maximum number of the program's own bytes that an item carries.
+ */
+#define CROSSHANDLE_USER_BYTES 64
+
+/**
  * Only processes of the same user may open exports: a value of `peers`.
  */
 #define CROSSHANDLE_PEERS_SAME_USER 0
@@ -196,9 +226,17 @@ enum crosshandle_result
      */
     CROSSHANDLE_PANIC = 21,
     /**
-     * Another error, which this version of the header does not know.
+     * All producers have left the channel, and all items were received.
      */
-    CROSSHANDLE_OTHER = 22,
+    CROSSHANDLE_CHANNEL_CLOSED = 22,
+    /**
+     * Another thread is using the object, which only one thread at a time may use.
+     */
+    CROSSHANDLE_IN_USE = 23,
+    /**
+     * Another error.
+     */
+    CROSSHANDLE_OTHER = 24,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -212,6 +250,17 @@ typedef int32_t crosshandle_result;
  * DLPack's tensor, as `dlpack.h` defines it.
  */
 typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
+
+/**
+ * A ring of slots in shared memory, through which processes send items. Any thread may use it.
+ */
+typedef struct crosshandle_channel crosshandle_channel;
+
+/**
+ * A process's role of receiving items. One thread at a time uses it; a call during another
+ * thread's call returns `CROSSHANDLE_IN_USE`.
+ */
+typedef struct crosshandle_consumer crosshandle_consumer;
 
 /**
  * A device in use. A context allocates, exports and opens memory, and creates events and queues.
@@ -241,6 +290,11 @@ typedef struct crosshandle_held crosshandle_held;
 typedef struct crosshandle_holder crosshandle_holder;
 
 /**
+ * A received item, which the program reads in place until it closes it. Any thread may use it.
+ */
+typedef struct crosshandle_item crosshandle_item;
+
+/**
  * A range of device memory that was allocated, adopted or opened here. Any thread may use it. Only
  * events order the accesses of several threads and processes.
  */
@@ -259,10 +313,21 @@ typedef struct crosshandle_native_event crosshandle_native_event;
 typedef struct crosshandle_notifier crosshandle_notifier;
 
 /**
+ * A process's role of sending items. One thread at a time uses it; a call during another thread's
+ * call returns `CROSSHANDLE_IN_USE`.
+ */
+typedef struct crosshandle_producer crosshandle_producer;
+
+/**
  * A queue of commands for a device. Any thread may submit commands. Submitted commands still run
  * after the queue is closed.
  */
 typedef struct crosshandle_queue crosshandle_queue;
+
+/**
+ * A reserved slot, which the program writes until it is published. One thread at a time uses it.
+ */
+typedef struct crosshandle_slot crosshandle_slot;
 
 /**
  * A registered callback. Any thread may use it.
@@ -283,6 +348,185 @@ typedef void (*crosshandle_callback)(void *user, crosshandle_result result, cons
  * needs the program's data. A thread of the library may call it. It must not throw.
  */
 typedef void (*crosshandle_release)(void *user);
+
+/**
+ * The element type and the shape of an array in an item. Its elements are dense, and the last
+ * dimension varies fastest.
+ */
+typedef struct {
+    /**
+     * DLPack's code of the element type (`DLDataTypeCode`): 0 for signed and 1 for unsigned
+     * integers, 2 for floating-point numbers.
+     */
+    uint8_t type_code;
+    /**
+     * The number of bits of an element.
+     */
+    uint8_t type_bits;
+    /**
+     * The number of dimensions.
+     */
+    uint32_t dimensions;
+    /**
+     * The number of elements in each dimension.
+     */
+    uint64_t shape[CROSSHANDLE_MAX_DIMENSIONS];
+} crosshandle_array;
+
+/**
+ * The options of a channel. `size`, and `slot_size` or `array`, must be set. Zeros elsewhere are
+ * the defaults.
+ */
+typedef struct {
+    /**
+     * The size of this structure in bytes. Later versions of the structure are larger.
+     */
+    size_t size;
+    /**
+     * The size of a slot in bytes, which is the maximum length of an item.
+     */
+    size_t slot_size;
+    /**
+     * The type and shape of all items, or null for items of any kind. It determines the size of a
+     * slot.
+     */
+    const crosshandle_array *array;
+    /**
+     * How many items can wait to be received, a power of two. 0 is the default of 8.
+     */
+    uint32_t depth;
+    /**
+     * Which consumers receive an item: `CROSSHANDLE_QUEUE` or `CROSSHANDLE_BROADCAST`.
+     */
+    uint32_t delivery;
+    /**
+     * What a producer does while the channel is full: `CROSSHANDLE_WAIT` or
+     * `CROSSHANDLE_DROP_OLDEST`.
+     */
+    uint32_t when_full;
+    /**
+     * Maximum number of producers. 0 is the default of 1.
+     */
+    uint8_t producers;
+    /**
+     * Maximum number of consumers. 0 is the default of 1.
+     */
+    uint8_t consumers;
+    /**
+     * How many slots a producer may have reserved. 0 is the default of 2.
+     */
+    uint8_t reserved;
+    /**
+     * How many items a consumer may keep. 0 is the default of 4.
+     */
+    uint8_t held;
+    /**
+     * Whether consumers wait for the next producer when all producers have left or died.
+     */
+    bool awaits_producers;
+    /**
+     * A name that tools show, or null.
+     */
+    const char *name;
+} crosshandle_channel_options;
+
+/**
+ * A handle to memory: the bytes that one process sends to another. A process that has the bytes
+ * can open the memory, so send them only to processes that may.
+ */
+typedef struct {
+    /**
+     * The bytes.
+     */
+    uint8_t bytes[CROSSHANDLE_MEMORY_HANDLE_SIZE];
+} crosshandle_memory_handle;
+
+/**
+ * The options of a hand-over. A structure of zeros, with `size` set, has the defaults.
+ */
+typedef struct {
+    /**
+     * The size of this structure in bytes. Later versions of the structure are larger.
+     */
+    size_t size;
+    /**
+     * A text of at most 4,096 bytes for programs that open the name, or null.
+     */
+    const char *label;
+    /**
+     * Whether the memory becomes the next version of a name that is in use.
+     */
+    bool replaces;
+    /**
+     * The token that programs must present to read, or null.
+     */
+    const char *read_token;
+    /**
+     * The token that programs must present to write or to replace the name, or null.
+     */
+    const char *write_token;
+    /**
+     * The token that programs must present to remove or pin the name, or null.
+     */
+    const char *admin_token;
+} crosshandle_hold_options;
+
+/**
+ * The state of a channel.
+ */
+typedef struct {
+    /**
+     * The size of a slot in bytes.
+     */
+    size_t slot_size;
+    /**
+     * How many items can wait to be received.
+     */
+    uint32_t depth;
+    /**
+     * `CROSSHANDLE_QUEUE` or `CROSSHANDLE_BROADCAST`.
+     */
+    uint32_t delivery;
+    /**
+     * `CROSSHANDLE_WAIT` or `CROSSHANDLE_DROP_OLDEST`.
+     */
+    uint32_t when_full;
+    /**
+     * The number of producers that are alive.
+     */
+    uint32_t producers;
+    /**
+     * The number of consumers that are alive.
+     */
+    uint32_t consumers;
+    /**
+     * The number of items that were published so far.
+     */
+    uint64_t published;
+} crosshandle_channel_info;
+
+/**
+ * A received item.
+ */
+typedef struct {
+    /**
+     * The address of the contents: a device address, or a pointer if the channel is on the host.
+     * The program must not write there.
+     */
+    const void *data;
+    /**
+     * The length of the contents in bytes.
+     */
+    size_t size;
+    /**
+     * The number of the item. The first item of a channel has the number 0.
+     */
+    uint64_t number;
+    /**
+     * The time of the publication, in nanoseconds of the clock `CLOCK_MONOTONIC`.
+     */
+    uint64_t time_ns;
+} crosshandle_item_info;
 
 /**
  * The options of a context. A structure of zeros, with `size` set, has the defaults:
@@ -452,17 +696,6 @@ typedef struct {
 } crosshandle_awaited;
 
 /**
- * A handle to memory: the bytes that one process sends to another. A process that has the bytes
- * can open the memory, so send them only to processes that may.
- */
-typedef struct {
-    /**
-     * The bytes.
-     */
-    uint8_t bytes[CROSSHANDLE_MEMORY_HANDLE_SIZE];
-} crosshandle_memory_handle;
-
-/**
  * The options of a holder's client. A structure of zeros, with `size` set, has the defaults.
  */
 typedef struct {
@@ -509,36 +742,6 @@ typedef struct {
      */
     const crosshandle_memory *memory;
 } crosshandle_part;
-
-/**
- * The options of a hand-over. A structure of zeros, with `size` set, has the defaults.
- */
-typedef struct {
-    /**
-     * The size of this structure in bytes. Later versions of the structure are larger.
-     */
-    size_t size;
-    /**
-     * A text of at most 4,096 bytes for programs that open the name, or null.
-     */
-    const char *label;
-    /**
-     * Whether the memory becomes the next version of a name that is in use.
-     */
-    bool replaces;
-    /**
-     * The token that programs must present to read, or null.
-     */
-    const char *read_token;
-    /**
-     * The token that programs must present to write or to replace the name, or null.
-     */
-    const char *write_token;
-    /**
-     * The token that programs must present to remove or pin the name, or null.
-     */
-    const char *admin_token;
-} crosshandle_hold_options;
 
 /**
  * The options of an allocation. A structure of zeros, with `size` set, has the defaults.
@@ -653,6 +856,329 @@ int32_t crosshandle_notifier_fd(const crosshandle_notifier *notifier);
  * Closes the notifier, and cancels everything that it awaits. Closing null does nothing.
  */
 crosshandle_result crosshandle_notifier_close(crosshandle_notifier *notifier);
+
+/**
+ * Creates a channel whose slots are in the memory of the context's device.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for options that exceed a limit, and
+ * `CROSSHANDLE_EXHAUSTED` if memory is used up. The caller closes the channel.
+ */
+crosshandle_result crosshandle_channel_create(const crosshandle_context *context,
+                                              const crosshandle_channel_options *options,
+                                              crosshandle_channel **channel);
+
+/**
+ * Opens a channel of another process by its handle. The call waits for the channel's creator for
+ * at most `timeout_ns` nanoseconds.
+ *
+ * Errors: those of `crosshandle_memory_open`, and `CROSSHANDLE_PROTOCOL` for a handle to memory
+ * that is not a channel. The caller closes the channel.
+ */
+crosshandle_result crosshandle_channel_open(const crosshandle_context *context,
+                                            const crosshandle_memory_handle *handle,
+                                            uint64_t timeout_ns,
+                                            crosshandle_channel **channel);
+
+/**
+ * Opens a channel under the name by which a holder keeps it. With `CROSSHANDLE_READ_ONLY`, this
+ * process can only be a consumer.
+ *
+ * Errors: those of `crosshandle_holder_open` and `crosshandle_channel_open`. The caller closes the
+ * channel.
+ */
+crosshandle_result crosshandle_channel_open_name(const crosshandle_context *context,
+                                                 const crosshandle_holder *holder,
+                                                 const char *name,
+                                                 uint32_t access,
+                                                 crosshandle_channel **channel);
+
+/**
+ * Returns a handle to the channel. With `CROSSHANDLE_READ_WRITE`, it grants both roles. With
+ * `CROSSHANDLE_READ_ONLY`, it grants only the role of consumers.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` in a process that has not created the channel. Pass on the
+ * handle that it was opened with instead.
+ */
+crosshandle_result crosshandle_channel_get_handle(const crosshandle_channel *channel,
+                                                  uint32_t access,
+                                                  crosshandle_memory_handle *handle);
+
+/**
+ * Hands the channel over to a holder under a name. The channel then exists as long as the name,
+ * even if all its processes end. `options` may be null for the defaults.
+ *
+ * Errors: those of `crosshandle_holder_hand_over`.
+ */
+crosshandle_result crosshandle_channel_hand_over(const crosshandle_channel *channel,
+                                                 const crosshandle_holder *holder,
+                                                 const char *name,
+                                                 const crosshandle_hold_options *options);
+
+/**
+ * Returns the state of the channel.
+ */
+crosshandle_result crosshandle_channel_get_info(const crosshandle_channel *channel,
+                                                crosshandle_channel_info *info);
+
+/**
+ * Closes the channel object. Its producers, consumers and items stay usable. Closing null does
+ * nothing.
+ */
+crosshandle_result crosshandle_channel_close(crosshandle_channel *channel);
+
+/**
+ * Joins the channel as a producer.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the channel has its maximum number of producers, and
+ * `CROSSHANDLE_PERMISSION_DENIED` if the handle granted only the role of consumers. The caller
+ * closes the producer.
+ */
+crosshandle_result crosshandle_producer_create(const crosshandle_channel *channel,
+                                               crosshandle_producer **producer);
+
+/**
+ * Reserves a slot for an item. This call does not wait.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the producer has its maximum number of reserved slots. The
+ * caller publishes or closes the slot.
+ */
+crosshandle_result crosshandle_producer_reserve(const crosshandle_producer *producer,
+                                                crosshandle_slot **slot);
+
+/**
+ * Publishes the item in a slot, and closes the slot. Waits for room in a full channel for at most
+ * `timeout_ns` nanoseconds. Stores the number of the item in `number` unless that is null.
+ *
+ * Errors: `CROSSHANDLE_TIMED_OUT`, and `CROSSHANDLE_INVALID_ARGUMENT` for a slot of another
+ * producer. After an error the program still has the slot.
+ */
+crosshandle_result crosshandle_producer_publish(const crosshandle_producer *producer,
+                                                crosshandle_slot *slot,
+                                                uint64_t timeout_ns,
+                                                uint64_t *number);
+
+/**
+ * Publishes the item in a slot as `crosshandle_producer_publish` does, while a queue may still
+ * write it. The item is complete when all earlier work of the queue is complete. This call does not
+ * wait for that.
+ *
+ * Errors: those of `crosshandle_producer_publish` and `crosshandle_queue_signal`.
+ */
+crosshandle_result crosshandle_producer_publish_on(const crosshandle_producer *producer,
+                                                   const crosshandle_queue *queue,
+                                                   crosshandle_slot *slot,
+                                                   uint64_t timeout_ns,
+                                                   uint64_t *number);
+
+/**
+ * Copies `size` bytes into a slot, and publishes it. Waits for room in a full channel for at most
+ * `timeout_ns` nanoseconds. Stores the number of the item in `number` unless that is null.
+ *
+ * Errors: `CROSSHANDLE_TIMED_OUT`, and `CROSSHANDLE_INVALID_ARGUMENT` for more bytes than a slot
+ * has.
+ */
+crosshandle_result crosshandle_producer_send(const crosshandle_producer *producer,
+                                             const void *bytes,
+                                             size_t size,
+                                             uint64_t timeout_ns,
+                                             uint64_t *number);
+
+/**
+ * Leaves the channel when the producer's slots are closed too. Closing null does nothing.
+ */
+crosshandle_result crosshandle_producer_close(crosshandle_producer *producer);
+
+/**
+ * Returns the address of the slot: a device address, or a pointer if the channel is on the host.
+ * Returns null on an error. The address is valid until the slot is published or closed.
+ */
+void *crosshandle_slot_data(const crosshandle_slot *slot);
+
+/**
+ * Returns the size of the slot in bytes. Returns 0 on an error.
+ */
+size_t crosshandle_slot_size(const crosshandle_slot *slot);
+
+/**
+ * Sets the length of the item in bytes. The default is the whole slot, or the channel's array.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for more bytes than the slot has, or for another length
+ * than that of the item's array.
+ */
+crosshandle_result crosshandle_slot_set_length(const crosshandle_slot *slot, size_t length);
+
+/**
+ * Makes the item an array, and sets its length.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for an array that does not fit into the slot, and for
+ * another array than the one that the channel was created for.
+ */
+crosshandle_result crosshandle_slot_set_array(const crosshandle_slot *slot,
+                                              const crosshandle_array *array);
+
+/**
+ * Sets `size` bytes that the item carries in addition to its contents, at most
+ * `CROSSHANDLE_USER_BYTES`.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for more bytes.
+ */
+crosshandle_result crosshandle_slot_set_user(const crosshandle_slot *slot,
+                                             const void *bytes,
+                                             size_t size);
+
+/**
+ * Copies `size` bytes from `from` to byte `offset` of the slot. If the host cannot access the slot,
+ * a queue of the device copies them, and the call waits for it without a timeout.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the slot.
+ */
+crosshandle_result crosshandle_slot_write(const crosshandle_slot *slot,
+                                          size_t offset,
+                                          const void *from,
+                                          size_t size);
+
+/**
+ * Copies `size` bytes from byte `source_offset` of memory to byte `offset` of the slot, after
+ * earlier work of the queue. Publish the slot with `crosshandle_producer_publish_on` then.
+ *
+ * Errors: those of `crosshandle_queue_copy`.
+ */
+crosshandle_result crosshandle_queue_copy_to_slot(const crosshandle_queue *queue,
+                                                  const crosshandle_slot *slot,
+                                                  size_t offset,
+                                                  const crosshandle_memory *source,
+                                                  size_t source_offset,
+                                                  size_t size);
+
+/**
+ * Returns the slot to its producer without an item. Closing null does nothing.
+ */
+crosshandle_result crosshandle_slot_close(crosshandle_slot *slot);
+
+/**
+ * Joins the channel as a consumer. A consumer of a broadcast receives items that are published from
+ * now on.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the channel has its maximum number of consumers. The caller
+ * closes the consumer.
+ */
+crosshandle_result crosshandle_consumer_create(const crosshandle_channel *channel,
+                                               crosshandle_consumer **consumer);
+
+/**
+ * Receives the next item, and waits for it for at most `timeout_ns` nanoseconds.
+ *
+ * Errors: `CROSSHANDLE_TIMED_OUT`; `CROSSHANDLE_CHANNEL_CLOSED` if all producers have left and no
+ * item is left; `CROSSHANDLE_PEER_DIED` if one of them died; `CROSSHANDLE_EXHAUSTED` if the
+ * consumer has its maximum number of items; `CROSSHANDLE_PROTOCOL` for an invalid item, which is
+ * skipped; `CROSSHANDLE_COMMAND_FAILED` for an item whose commands failed, which is skipped. The
+ * caller closes the item.
+ */
+crosshandle_result crosshandle_consumer_receive(const crosshandle_consumer *consumer,
+                                                uint64_t timeout_ns,
+                                                crosshandle_item **item);
+
+/**
+ * Receives the newest waiting item, and drops the older ones. Waits for at most `timeout_ns`
+ * nanoseconds if no item is waiting.
+ *
+ * Errors: those of `crosshandle_consumer_receive`.
+ */
+crosshandle_result crosshandle_consumer_receive_latest(const crosshandle_consumer *consumer,
+                                                       uint64_t timeout_ns,
+                                                       crosshandle_item **item);
+
+/**
+ * Receives the next item, and makes all later work of the queue wait until the item is complete.
+ * Waits for a published item for at most `timeout_ns` nanoseconds, but not for the commands that
+ * produce it.
+ *
+ * Errors: those of `crosshandle_consumer_receive` and `crosshandle_queue_wait`.
+ */
+crosshandle_result crosshandle_consumer_receive_on(const crosshandle_consumer *consumer,
+                                                   const crosshandle_queue *queue,
+                                                   uint64_t timeout_ns,
+                                                   crosshandle_item **item);
+
+/**
+ * Returns a descriptor for `poll`, `epoll` and similar calls. It is readable when an item may be
+ * waiting. The program then receives with a timeout of 0 until that times out, which makes the
+ * descriptor unreadable again. The descriptor is valid until the consumer is closed. Returns -1 on
+ * an error.
+ */
+int32_t crosshandle_consumer_fd(const crosshandle_consumer *consumer);
+
+/**
+ * Returns the number of items of a broadcast that were replaced before this consumer received them.
+ * Returns 0 on an error.
+ */
+uint64_t crosshandle_consumer_lost(const crosshandle_consumer *consumer);
+
+/**
+ * Leaves the channel. Its items stay usable. Closing null does nothing.
+ */
+crosshandle_result crosshandle_consumer_close(crosshandle_consumer *consumer);
+
+/**
+ * Returns the address, length, number and time of an item. The address is valid until the item is
+ * closed.
+ */
+crosshandle_result crosshandle_item_get_info(const crosshandle_item *item,
+                                             crosshandle_item_info *info);
+
+/**
+ * Returns the type and the shape of an item that is an array.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for an item that is not an array.
+ */
+crosshandle_result crosshandle_item_get_array(const crosshandle_item *item,
+                                              crosshandle_array *array);
+
+/**
+ * Copies the bytes that the producer has added with `crosshandle_slot_set_user`, at most `size` of
+ * them. Stores how many there are in `length` unless that is null.
+ */
+crosshandle_result crosshandle_item_get_user(const crosshandle_item *item,
+                                             void *bytes,
+                                             size_t size,
+                                             size_t *length);
+
+/**
+ * Copies `size` bytes from byte `offset` of the item to `to`. If the host cannot access the item, a
+ * queue of the device copies them, and the call waits for it without a timeout.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the item.
+ */
+crosshandle_result crosshandle_item_read(const crosshandle_item *item,
+                                         size_t offset,
+                                         void *to,
+                                         size_t size);
+
+/**
+ * Copies `size` bytes from byte `offset` of the item to byte `destination_offset` of memory, after
+ * earlier work of the queue. Release the item with `crosshandle_item_release_on` then.
+ *
+ * Errors: those of `crosshandle_queue_copy`.
+ */
+crosshandle_result crosshandle_queue_copy_from_item(const crosshandle_queue *queue,
+                                                    const crosshandle_memory *destination,
+                                                    size_t destination_offset,
+                                                    const crosshandle_item *item,
+                                                    size_t offset,
+                                                    size_t size);
+
+/**
+ * Closes an item, and frees its slot when all earlier work of the queue is complete.
+ *
+ * Errors: those of `crosshandle_queue_signal`. The item is closed even then, and its slot is free.
+ */
+crosshandle_result crosshandle_item_release_on(crosshandle_item *item,
+                                               const crosshandle_queue *queue);
+
+/**
+ * Closes an item, and frees its slot. Closing null does nothing.
+ */
+crosshandle_result crosshandle_item_close(crosshandle_item *item);
 
 /**
  * Creates a context on a device. `options` may be null for the defaults.

@@ -151,6 +151,16 @@ inline outcome<bool> finish_wait(crosshandle_result result)
     return finish<bool>(result, [] { return true; });
 }
 
+/// Ends a call that returns a value, or nothing after a timeout.
+template <class T, class Make>
+outcome<std::optional<T>> finish_optional(crosshandle_result result, Make &&make)
+{
+    if (result == CROSSHANDLE_TIMED_OUT)
+        return std::optional<T>();
+    return finish<std::optional<T>>(result,
+                                    [&] { return std::optional<T>(std::forward<Make>(make)()); });
+}
+
 /// Converts a duration to nanoseconds. A negative duration is 0, and a very long one never passes.
 template <class Rep, class Period>
 std::uint64_t nanoseconds(std::chrono::duration<Rep, Period> duration)
@@ -527,10 +537,7 @@ outcome<std::optional<std::size_t>> wait_any(const std::vector<crosshandle_await
     std::size_t index = 0;
     crosshandle_result result = crosshandle_wait_any(awaited.data(), awaited.size(),
                                                      detail::nanoseconds(timeout), &index);
-    using found = std::optional<std::size_t>;
-    if (result == CROSSHANDLE_TIMED_OUT)
-        return found();
-    return detail::finish<found>(result, [&] { return found(index); });
+    return detail::finish_optional<std::size_t>(result, [&] { return index; });
 }
 
 /// Awaits any number of signals for an event loop, which watches the descriptor `fd`.
@@ -825,6 +832,298 @@ public:
     outcome<void> remove(const std::string &name) const
     {
         return detail::finish(crosshandle_holder_remove(get(), name.c_str()));
+    }
+};
+
+/// The options of a channel for items of at most `slot_size` bytes, with the defaults.
+struct channel_options : crosshandle_channel_options {
+    explicit channel_options(std::size_t slot_size) noexcept : crosshandle_channel_options{}
+    {
+        size = sizeof(crosshandle_channel_options);
+        this->slot_size = slot_size;
+    }
+};
+
+/// A reserved slot, which returns to its producer on destruction.
+class slot : public detail::object<crosshandle_slot, crosshandle_slot_close> {
+public:
+    using object::object;
+
+    /// The device address, which is a valid pointer if the channel is on the host.
+    void *data() const noexcept { return crosshandle_slot_data(get()); }
+    std::size_t size() const noexcept { return crosshandle_slot_size(get()); }
+
+#if defined(__cpp_lib_span)
+    /// The slot as elements, if the channel is on the host.
+    template <class T> std::span<T> as() const noexcept
+    {
+        static_assert(std::is_trivially_copyable_v<T>);
+        return {static_cast<T *>(data()), size() / sizeof(T)};
+    }
+#endif
+
+    outcome<void> set_length(std::size_t length) const
+    {
+        return detail::finish(crosshandle_slot_set_length(get(), length));
+    }
+
+    outcome<void> set_array(const crosshandle_array &array) const
+    {
+        return detail::finish(crosshandle_slot_set_array(get(), &array));
+    }
+
+    /// Sets a small value that the item carries in addition to its contents.
+    template <class T> outcome<void> set_user(const T &value) const
+    {
+        static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= CROSSHANDLE_USER_BYTES);
+        return detail::finish(crosshandle_slot_set_user(get(), &value, sizeof value));
+    }
+
+    outcome<void> write(std::size_t offset, const void *from, std::size_t size) const
+    {
+        return detail::finish(crosshandle_slot_write(get(), offset, from, size));
+    }
+};
+
+/// A received item, whose slot becomes free on destruction.
+class item : public detail::object<crosshandle_item, crosshandle_item_close> {
+public:
+    using object::object;
+
+    crosshandle_item_info info() const noexcept
+    {
+        crosshandle_item_info info{};
+        crosshandle_item_get_info(get(), &info);
+        return info;
+    }
+
+    /// The device address, which is a valid pointer if the channel is on the host.
+    const void *data() const noexcept { return info().data; }
+    std::size_t size() const noexcept { return info().size; }
+    std::uint64_t number() const noexcept { return info().number; }
+
+    /// The time of the publication, on the clock `CLOCK_MONOTONIC`.
+    std::chrono::nanoseconds time() const noexcept
+    {
+        return std::chrono::nanoseconds(info().time_ns);
+    }
+
+#if defined(__cpp_lib_span)
+    /// The item as elements, if the channel is on the host.
+    template <class T> std::span<const T> as() const noexcept
+    {
+        static_assert(std::is_trivially_copyable_v<T>);
+        crosshandle_item_info info = this->info();
+        return {static_cast<const T *>(info.data), info.size / sizeof(T)};
+    }
+#endif
+
+    outcome<crosshandle_array> array() const
+    {
+        crosshandle_array array{};
+        crosshandle_result result = crosshandle_item_get_array(get(), &array);
+        return detail::finish<crosshandle_array>(result, [&] { return array; });
+    }
+
+    /// The small value that the producer has set, or nothing if it has another size.
+    template <class T> outcome<std::optional<T>> user() const
+    {
+        static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= CROSSHANDLE_USER_BYTES);
+        T value{};
+        std::size_t length = 0;
+        crosshandle_result result = crosshandle_item_get_user(get(), &value, sizeof value, &length);
+        using found = std::optional<T>;
+        return detail::finish<found>(
+            result, [&] { return length == sizeof value ? found(value) : found(); });
+    }
+
+    outcome<void> read(std::size_t offset, void *to, std::size_t size) const
+    {
+        return detail::finish(crosshandle_item_read(get(), offset, to, size));
+    }
+
+    /// Closes the item, and frees its slot when all earlier work of the queue is complete.
+    outcome<void> release_on(const queue &queue) &&
+    {
+        return detail::finish(crosshandle_item_release_on(this->release(), queue.get()));
+    }
+};
+
+/// A process's role of sending items. One thread at a time uses it.
+class producer : public detail::object<crosshandle_producer, crosshandle_producer_close> {
+public:
+    using object::object;
+
+    outcome<slot> reserve() const
+    {
+        crosshandle_slot *raw = nullptr;
+        crosshandle_result result = crosshandle_producer_reserve(get(), &raw);
+        return detail::finish<slot>(result, [&] { return slot(raw); });
+    }
+
+    /// Publishes a slot, and closes it. Returns the number of the item, or nothing if the channel
+    /// stays full until the timeout passes. The program then still has the slot.
+    template <class Rep = std::int64_t, class Period = std::nano>
+    outcome<std::optional<std::uint64_t>>
+    publish(slot &slot, std::chrono::duration<Rep, Period> timeout = forever) const
+    {
+        std::uint64_t number = 0;
+        return published(slot, number,
+                         crosshandle_producer_publish(get(), slot.get(),
+                                                      detail::nanoseconds(timeout), &number));
+    }
+
+    /// Publishes a slot as `publish` does, while a queue may still write it.
+    template <class Rep = std::int64_t, class Period = std::nano>
+    outcome<std::optional<std::uint64_t>>
+    publish_on(const queue &queue, slot &slot,
+               std::chrono::duration<Rep, Period> timeout = forever) const
+    {
+        std::uint64_t number = 0;
+        return published(slot, number,
+                         crosshandle_producer_publish_on(get(), queue.get(), slot.get(),
+                                                         detail::nanoseconds(timeout), &number));
+    }
+
+    /// Copies bytes into a slot, and publishes it. Returns nothing if the channel stays full until
+    /// the timeout passes.
+    template <class Rep = std::int64_t, class Period = std::nano>
+    outcome<std::optional<std::uint64_t>>
+    send(const void *bytes, std::size_t size,
+         std::chrono::duration<Rep, Period> timeout = forever) const
+    {
+        std::uint64_t number = 0;
+        crosshandle_result result = crosshandle_producer_send(
+            get(), bytes, size, detail::nanoseconds(timeout), &number);
+        return detail::finish_optional<std::uint64_t>(result, [&] { return number; });
+    }
+
+private:
+    static outcome<std::optional<std::uint64_t>> published(slot &slot, const std::uint64_t &number,
+                                                           crosshandle_result result)
+    {
+        // The library has closed the slot.
+        if (result == CROSSHANDLE_OK)
+            static_cast<void>(slot.release());
+        return detail::finish_optional<std::uint64_t>(result, [&] { return number; });
+    }
+};
+
+/// A process's role of receiving items. One thread at a time uses it.
+class consumer : public detail::object<crosshandle_consumer, crosshandle_consumer_close> {
+public:
+    using object::object;
+
+    /// Receives the next item. Returns nothing if the timeout passes.
+    template <class Rep = std::int64_t, class Period = std::nano>
+    outcome<std::optional<item>>
+    receive(std::chrono::duration<Rep, Period> timeout = forever) const
+    {
+        crosshandle_item *raw = nullptr;
+        crosshandle_result result =
+            crosshandle_consumer_receive(get(), detail::nanoseconds(timeout), &raw);
+        return detail::finish_optional<item>(result, [&] { return item(raw); });
+    }
+
+    /// Receives the newest item, and drops the older ones. Returns nothing if the timeout passes.
+    template <class Rep = std::int64_t, class Period = std::nano>
+    outcome<std::optional<item>>
+    receive_latest(std::chrono::duration<Rep, Period> timeout = forever) const
+    {
+        crosshandle_item *raw = nullptr;
+        crosshandle_result result =
+            crosshandle_consumer_receive_latest(get(), detail::nanoseconds(timeout), &raw);
+        return detail::finish_optional<item>(result, [&] { return item(raw); });
+    }
+
+    /// Receives the next item, and makes later work of a queue wait for it. Returns nothing if the
+    /// timeout passes.
+    template <class Rep = std::int64_t, class Period = std::nano>
+    outcome<std::optional<item>>
+    receive_on(const queue &queue, std::chrono::duration<Rep, Period> timeout = forever) const
+    {
+        crosshandle_item *raw = nullptr;
+        crosshandle_result result = crosshandle_consumer_receive_on(
+            get(), queue.get(), detail::nanoseconds(timeout), &raw);
+        return detail::finish_optional<item>(result, [&] { return item(raw); });
+    }
+
+    /// The descriptor for event loops, or -1.
+    int fd() const noexcept { return crosshandle_consumer_fd(get()); }
+    std::uint64_t lost() const noexcept { return crosshandle_consumer_lost(get()); }
+};
+
+/// A ring of slots in shared memory, through which processes send items.
+class channel : public detail::object<crosshandle_channel, crosshandle_channel_close> {
+public:
+    using object::object;
+
+    static outcome<channel> create(const context &context,
+                                   const crosshandle_channel_options &options)
+    {
+        crosshandle_channel *raw = nullptr;
+        crosshandle_result result = crosshandle_channel_create(context.get(), &options, &raw);
+        return detail::finish<channel>(result, [&] { return channel(raw); });
+    }
+
+    template <class Rep = std::int64_t, class Period = std::ratio<1>>
+    static outcome<channel> open(const context &context, const memory_handle &handle,
+                                 std::chrono::duration<Rep, Period> timeout = open_timeout)
+    {
+        crosshandle_channel *raw = nullptr;
+        crosshandle_result result = crosshandle_channel_open(
+            context.get(), &handle.raw, detail::nanoseconds(timeout), &raw);
+        return detail::finish<channel>(result, [&] { return channel(raw); });
+    }
+
+    /// Opens a channel that a holder keeps under a name.
+    static outcome<channel> open(const context &context, const holder &holder,
+                                 const std::string &name, access wanted = access::read_write)
+    {
+        crosshandle_channel *raw = nullptr;
+        crosshandle_result result =
+            crosshandle_channel_open_name(context.get(), holder.get(), name.c_str(),
+                                          static_cast<std::uint32_t>(wanted), &raw);
+        return detail::finish<channel>(result, [&] { return channel(raw); });
+    }
+
+    /// A handle that grants both roles, or only the role of consumers.
+    outcome<memory_handle> handle(access granted = access::read_write) const
+    {
+        memory_handle made{};
+        crosshandle_result result = crosshandle_channel_get_handle(
+            get(), static_cast<std::uint32_t>(granted), &made.raw);
+        return detail::finish<memory_handle>(result, [&] { return made; });
+    }
+
+    outcome<void> hand_over(const holder &holder, const std::string &name,
+                            const crosshandle_hold_options &options = hold_options()) const
+    {
+        return detail::finish(
+            crosshandle_channel_hand_over(get(), holder.get(), name.c_str(), &options));
+    }
+
+    outcome<crosshandle_channel_info> info() const
+    {
+        crosshandle_channel_info info{};
+        crosshandle_result result = crosshandle_channel_get_info(get(), &info);
+        return detail::finish<crosshandle_channel_info>(result, [&] { return info; });
+    }
+
+    outcome<crosshandle::producer> producer() const
+    {
+        crosshandle_producer *raw = nullptr;
+        crosshandle_result result = crosshandle_producer_create(get(), &raw);
+        return detail::finish<crosshandle::producer>(
+            result, [&] { return crosshandle::producer(raw); });
+    }
+
+    outcome<crosshandle::consumer> consumer() const
+    {
+        crosshandle_consumer *raw = nullptr;
+        crosshandle_result result = crosshandle_consumer_create(get(), &raw);
+        return detail::finish<crosshandle::consumer>(
+            result, [&] { return crosshandle::consumer(raw); });
     }
 };
 

@@ -95,7 +95,9 @@ unsafe fn read_holder_options(options: &crosshandle_holder_options) -> Result<Ho
     Ok(holder)
 }
 
-unsafe fn read_hold_options(options: *const crosshandle_hold_options) -> Result<HoldOptions> {
+pub(crate) unsafe fn read_hold_options(
+    options: *const crosshandle_hold_options,
+) -> Result<HoldOptions> {
     let mut chosen = HoldOptions::new();
     // SAFETY: promised by the caller.
     let Ok(options) = (unsafe { given(options) }) else {

@@ -31,6 +31,7 @@
 
 mod awaiting;
 mod boundary;
+mod channel;
 mod context;
 mod device;
 mod dlpack;
@@ -46,6 +47,7 @@ mod version;
 
 pub use awaiting::*;
 pub use boundary::CROSSHANDLE_FOREVER;
+pub use channel::*;
 pub use context::*;
 pub use device::*;
 pub use dlpack::*;

@@ -1,5 +1,6 @@
 //! Compiles programs in C and C++ with the system's compilers, and runs them.
 
+use crosshandle::holder::{self, ServeOptions};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -8,6 +9,9 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 /// Timeout of a compilation or a program in seconds, far longer than any needs.
 const DEADLINE: i64 = 120;
@@ -97,7 +101,7 @@ impl Compiler {
                 let mut path = OsString::from("-Wl,-rpath,");
                 path.push(&libraries);
                 command.arg("-L").arg(&libraries).arg(path);
-                command.arg("-lcrosshandle_c");
+                command.args(["-lcrosshandle_c", "-ldl"]);
             }
             Link::Static => {
                 command.arg(libraries.join("libcrosshandle_c.a"));
@@ -170,9 +174,15 @@ impl Drop for Sockets {
     }
 }
 
+/// The exit code of an example that lacks a device.
+const SKIPPED: i32 = 77;
+
 /// Runs a program that checks its own results, and returns what it has printed.
 fn succeed(program: &Path) -> String {
-    let sockets = Sockets::new(program);
+    succeed_in(program, &Sockets::new(program))
+}
+
+fn succeed_in(program: &Path, sockets: &Sockets) -> String {
     let mut command = Command::new(program);
     command.env("CROSSHANDLE_SOCKET_DIR", &sockets.0);
     // Cargo sets it for the tests, with a directory that may have an older library.
@@ -182,6 +192,14 @@ fn succeed(program: &Path) -> String {
     let [printed, errors] =
         [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     let name = program.display();
+    if output.status.code() == Some(SKIPPED) {
+        let has_gpu = Path::new("/dev/nvidiactl").exists();
+        assert!(
+            !has_gpu,
+            "{name} is skipped although there is a GPU: {printed}"
+        );
+        return printed.into_owned();
+    }
     assert!(
         output.status.success(),
         "{name}: {}\n{printed}{errors}",
@@ -240,6 +258,24 @@ fn tests_in_cpp_succeed_in_every_standard() {
         compiler.options = options;
         succeed(&compiler.build(&crate_dir().join(source), Link::Shared));
     }
+}
+
+#[test]
+fn a_holder_keeps_memory_and_channels_of_c_programs() {
+    let program = Compiler::c().build(&crate_dir().join("tests/holder.c"), Link::Shared);
+    let sockets = Sockets::new(&program);
+    let (stop, keep) = rustix::pipe::pipe().expect("a pipe");
+    let options = ServeOptions::new()
+        .socket_dir(&sockets.0)
+        .stop_when_readable(stop);
+    let (ready, is_ready) = mpsc::channel();
+    let holder = thread::spawn(move || holder::serve(options, || ready.send(()).expect("heard")));
+    is_ready
+        .recv_timeout(Duration::from_secs(DEADLINE as u64))
+        .expect("a holder");
+    succeed_in(&program, &sockets);
+    drop(keep);
+    holder.join().expect("no panic").expect("it held");
 }
 
 #[test]
