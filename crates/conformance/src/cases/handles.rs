@@ -71,14 +71,17 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
             }
             expect(context.open_event(&wrong).map(drop), kind)?;
         }
-        // These say that an event has an arena to itself, or that it has none.
-        for event in [&event, &isolated] {
-            let flags = event.as_bytes()[at::FLAGS];
-            let wrong = with(event.as_bytes(), at::FLAGS, &[flags ^ 2]);
-            let wrong = EventHandle::from_bytes(&wrong)?;
-            expect(context.open_event(&wrong).map(drop), "Protocol")?;
-            context.open_event(event)?;
+        // This handle says that the event has an arena to itself.
+        let wrong = EventHandle::from_bytes(&with(event.as_bytes(), at::FLAGS, &[2]))?;
+        expect(context.open_event(&wrong).map(drop), "Protocol")?;
+        // This handle says that the event has no arena to itself. If the common arena is open, it
+        // opens a slot there that no event uses.
+        let wrong = EventHandle::from_bytes(&with(isolated.as_bytes(), at::FLAGS, &[0]))?;
+        match context.open_event(&wrong) {
+            Ok(unused) => assert!(!unused.try_wait_value(1)?),
+            error => expect(error.map(drop), "Protocol")?,
         }
+        context.open_event(&isolated)?;
         let wrong = with(memory.as_bytes(), at::GENERATION, &next(memory.as_bytes()));
         let wrong = MemoryHandle::from_bytes(&wrong)?;
         expect(context.open_memory(&wrong).map(drop), "Stale")?;
