@@ -9,7 +9,7 @@
 //! | `soak` | kills and stops processes at random moments during attacks, for some minutes |
 //! | `planted` | puts fixed bugs back, one at a time, and prints what finds each |
 //! | `dpnp-tests` | runs a sample of dpnp's own tests over the host's Unified Runtime adapter |
-//! | `bindings` | generates the declarations of C interfaces from the stock headers |
+//! | `bindings` | generates the declarations of C interfaces from the stock headers, and `crosshandle.h` |
 //! | `wheel` | builds the Python wheel, with the command and the adapters, in `target/wheels` |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
 
@@ -20,6 +20,7 @@ mod debian;
 mod dpnp;
 mod fuzz;
 mod gpu;
+mod needs;
 mod planted;
 mod process;
 mod python;
@@ -108,11 +109,14 @@ enum Task {
         #[arg(long)]
         stock: bool,
     },
-    /// Generate the declarations in `crates/*-sys` again.
+    /// Generate the declarations in `crates/*-sys` and the header of the C interface again.
     Bindings {
         /// Change nothing, and compare the committed files with the generated ones.
         #[arg(long)]
         check: bool,
+        /// Generate only `crosshandle.h`, which needs no stock headers.
+        #[arg(long)]
+        c_header: bool,
     },
     /// Build the Python wheel in `target/wheels`: the module, the command and the adapters.
     Wheel {
@@ -143,7 +147,11 @@ fn main() -> ExitCode {
         Task::Soak { minutes, device } => soak::run(&workspace, minutes, &device),
         Task::Planted { filter } => planted::run(&workspace, &filter),
         Task::DpnpTests { every, stock } => dpnp::run(&workspace, every, stock),
-        Task::Bindings { check } => bindings::run(&workspace, check),
+        Task::Bindings {
+            check,
+            c_header: true,
+        } => bindings::run_c_header(&workspace, check),
+        Task::Bindings { check, .. } => bindings::run(&workspace, check),
         Task::Wheel { test: false } => wheel::build(&workspace),
         Task::Wheel { test: true } => wheel::test(&workspace).map(step::report_skipped),
         Task::GpuPack => gpu::pack(&workspace),

@@ -31,8 +31,8 @@ pub(super) fn kind_of(text: &str) -> Result<HandleKind, HandleError> {
     read_prefix(text.trim_ascii())
 }
 
-/// Decodes a text whose prefix must name the kind `expected`, which has `SIZE` bytes. Does not check
-/// the bytes.
+/// Decodes a text whose prefix must name the kind `expected`, which has `SIZE` bytes. Does not
+/// check the bytes.
 pub(super) fn decode<const SIZE: usize>(
     text: &str,
     expected: HandleKind,

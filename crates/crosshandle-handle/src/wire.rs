@@ -1,5 +1,5 @@
-//! The byte form of a handle, version 3: the two layouts, the integrity tag, and the checks of every
-//! field.
+//! The byte form of a handle, version 3: the two layouts, the integrity tag, and the checks of
+//! every field.
 //!
 //! All handles start with the same 60 bytes, and end with the tag. Only handles of memory have
 //! fields between the two.

@@ -14,8 +14,8 @@ macro_rules! handle_class {
         $(#[$doc])*
         ///
         /// `bytes(handle)` encodes the handle as 104 bytes, or 64 bytes if it is an event's, and
-        /// `str(handle)` encodes it as text. A program can send either form over any channel. The class's constructor accepts both
-        /// forms. Two handles are equal if their bytes are equal.
+        /// `str(handle)` encodes it as text. A program can send either form over any channel. The
+        /// class's constructor accepts both forms. Two handles are equal if their bytes are equal.
         #[pyclass(frozen, eq, hash, module = "crosshandle")]
         #[derive(PartialEq, Eq, Hash)]
         pub(crate) struct $Class(pub(crate) crosshandle::handle::$Class);

@@ -4,8 +4,8 @@
 //! [`MEMORY_HANDLE_SIZE`] bytes. A program may copy, compare and log handles, and send them in any
 //! way to another process on the same machine. That process opens a handle, and then holds the same
 //! object. There is one type for each kind of object: [`MemoryHandle`], [`PhysicalMemoryHandle`],
-//! [`EventHandle`] and [`ChannelHandle`]. [`AnyHandle`] is for a program that does not know the kind
-//! yet.
+//! [`EventHandle`] and [`ChannelHandle`]. [`AnyHandle`] is for a program that does not know the
+//! kind yet.
 //!
 //! Values of these types are always well-formed. `from_bytes` and `FromStr` check every field and
 //! the integrity tag, and report a fault as a [`HandleError`]. Only opening a handle shows whether

@@ -30,8 +30,8 @@ struct Buffers {
     free: Vec<Buffer>,
 }
 
-/// A buffer for the bytes of a handle of any kind. Users have pointers to the bytes, so the adapter never
-/// creates a Rust reference to them.
+/// A buffer for the bytes of a handle of any kind. Users have pointers to the bytes, so the adapter
+/// never creates a Rust reference to them.
 struct Buffer(NonNull<[u8; MEMORY_HANDLE_SIZE]>);
 
 // SAFETY: a buffer exclusively owns its memory.
