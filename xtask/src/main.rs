@@ -10,7 +10,7 @@
 //! | `planted` | puts fixed bugs back, one at a time, and prints what finds each |
 //! | `dpnp-tests` | runs a sample of dpnp's own tests over the host's Unified Runtime adapter |
 //! | `engine-tests` | runs the Python package with real vLLM, Ray, transformers, SGLang and LMCache |
-//! | `bindings` | generates the declarations of C interfaces from the stock headers |
+//! | `bindings` | generates the declarations of C interfaces from the stock headers, and `crosshandle.h` |
 //! | `wheel` | builds the Python wheel, with the command and the adapters, in `target/wheels` |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
 
@@ -22,6 +22,7 @@ mod dpnp;
 mod engines;
 mod fuzz;
 mod gpu;
+mod needs;
 mod planted;
 mod process;
 mod python;
@@ -115,11 +116,14 @@ enum Task {
         /// Run only tests whose names match this expression of pytest's `-k`.
         filter: Option<String>,
     },
-    /// Generate the declarations in `crates/*-sys` again.
+    /// Generate the declarations in `crates/*-sys` and the header of the C interface again.
     Bindings {
         /// Change nothing, and compare the committed files with the generated ones.
         #[arg(long)]
         check: bool,
+        /// Generate only `crosshandle.h`, which needs no stock headers.
+        #[arg(long)]
+        c_header: bool,
     },
     /// Build the Python wheel in `target/wheels`: the module, the command and the adapters.
     Wheel {
@@ -151,7 +155,11 @@ fn main() -> ExitCode {
         Task::Planted { filter } => planted::run(&workspace, &filter),
         Task::DpnpTests { every, stock } => dpnp::run(&workspace, every, stock),
         Task::EngineTests { filter } => engines::run(&workspace, filter.as_deref()),
-        Task::Bindings { check } => bindings::run(&workspace, check),
+        Task::Bindings {
+            check,
+            c_header: true,
+        } => bindings::run_c_header(&workspace, check),
+        Task::Bindings { check, .. } => bindings::run(&workspace, check),
         Task::Wheel { test: false } => wheel::build(&workspace),
         Task::Wheel { test: true } => wheel::test(&workspace).map(step::report_skipped),
         Task::GpuPack => gpu::pack(&workspace),

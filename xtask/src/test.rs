@@ -9,7 +9,9 @@ use std::{fs, iter};
 use crate::python::Environment;
 use crate::step::{Step, report_skipped, say, seconds};
 use crate::workspace::Workspace;
-use crate::{Result, bindings, clients, debian, fuzz, soak, supply_chain, tools, ucx, wheel};
+use crate::{
+    Result, bindings, clients, debian, fuzz, needs, soak, supply_chain, tools, ucx, wheel,
+};
 
 /// Environment variable with the directories of Level Zero's stock loaders, the newest last.
 const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
@@ -26,6 +28,9 @@ const WITH_THE_STOCK_RUNTIME: &str = "binary_id(crosshandle::kernels)|binary_id(
     |binary_id(crosshandle-ur-adapter-level-zero::clients)\
     |(binary_id(crosshandle-conformance::host)&test(/(^kernels::|::kernels_)/))\
     |(binary_id(crosshandle-conformance::level_zero)&test(/kernel/))";
+const OVER_UCX: &str = "package(crosshandle-link)&(test(/_over_ucx$/)|test(/^endpoints::/)\
+    |test(/^ucx::/)|test(/^link::data::tests::/)|binary_id(crosshandle-link::ucx)\
+    |test(=devices::on_a_gpu::memory_is_moved_by_ucx_alone))";
 /// Duration of each fuzz target, in seconds.
 const FUZZ_SECONDS: u64 = 20;
 
@@ -39,6 +44,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Step::new(workspace, "style", workspace.cargo(&["xtask", "style"])).run()?;
     let fetch = workspace.cargo(&["fetch", "--locked"]);
     Step::new(workspace, "lock file", fetch).run()?;
+    bindings::run_c_header(workspace, true)?;
     // The stock Unified Runtime is published for x86-64 only.
     let runtime = if cfg!(target_arch = "x86_64") {
         let runtime = Environment::ensure(workspace)?;
@@ -51,9 +57,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     };
     let level_zero = level_zero(workspace, &mut skipped);
     let containers = containers(workspace, &mut skipped);
-    let ucx = ucx::variable(workspace)
-        .inspect_err(|reason| skipped.push(format!("links over UCX: {reason}")))
-        .ok();
+    let ucx = ucx::variable(workspace);
     let lints = [
         "clippy",
         "--locked",
@@ -104,17 +108,25 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
     let mut left_out = Vec::new();
     if !has_gpu {
-        left_out.push((
-            ON_A_GPU,
-            "there is no NVIDIA GPU here (`cargo xtask gpu-pack` packs them for a machine that has one)",
-        ));
+        let reason = "there is no NVIDIA GPU here (`cargo xtask gpu-pack` packs them for a machine that has one)";
+        left_out.push((ON_A_GPU, reason.to_owned()));
     }
     if level_zero.1.as_os_str().is_empty() {
-        left_out.push((OVER_LEVEL_ZERO, "there is no Level Zero loader"));
+        left_out.push((OVER_LEVEL_ZERO, "there is no Level Zero loader".to_owned()));
     }
     if runtime.is_none() {
-        left_out.push((WITH_THE_STOCK_RUNTIME, "there is no stock runtime"));
+        left_out.push((
+            WITH_THE_STOCK_RUNTIME,
+            "there is no stock runtime".to_owned(),
+        ));
     }
+    variables.push(level_zero);
+    variables.extend(containers);
+    match ucx {
+        Ok(variable) => variables.push(variable),
+        Err(reason) => left_out.push((OVER_UCX, format!("there is no UCX: {reason}"))),
+    }
+    left_out.extend(needs::missing(&variables));
     for (filter, reason) in &left_out {
         let count = count(workspace, &runner, filter)?;
         skipped.push(format!("{count} tests: {reason}"));
@@ -124,9 +136,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     report_skipped(skipped);
     let mut tests = Command::new(&runner);
     workspace.prepare(&mut tests);
-    variables.push(level_zero);
-    variables.extend(containers);
-    variables.extend(ucx);
     // Ignored tests need the paths in `variables`.
     let all = "nextest run --locked --workspace --run-ignored all";
     tests.args(all.split(' ')).envs(variables.clone());
@@ -228,7 +237,7 @@ fn declarations(workspace: &Workspace, skipped: &mut Vec<String>) -> Result<()> 
 }
 
 /// Returns the variable through which tests find a program that creates containers, if `PATH` has
-/// none. Without such a program, the tests that need it are skipped and say so.
+/// none.
 fn containers(workspace: &Workspace, skipped: &mut Vec<String>) -> Option<(&'static str, PathBuf)> {
     let name = "bwrap";
     let paths = std::env::var_os("PATH").unwrap_or_default();

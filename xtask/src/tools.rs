@@ -46,6 +46,14 @@ pub(crate) const BINDGEN: Tool = Tool {
     install: &["--features", "prettyplease"],
 };
 
+pub(crate) const CBINDGEN: Tool = Tool {
+    package: "cbindgen",
+    name: "cbindgen",
+    version: (0, 29, 4),
+    exact: true,
+    install: &[],
+};
+
 impl Tool {
     /// Returns the program from `PATH` or from the target directory. Otherwise builds it there.
     pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {

@@ -144,6 +144,16 @@ pub(crate) fn threads_named(pid: u32, name: &str) -> io::Result<Vec<u32>> {
     Ok(threads)
 }
 
+/// Returns how many of a process's descriptors have a number below `limit`. `RLIMIT_NOFILE` limits
+/// the numbers, and a driver may have descriptors with higher ones.
+pub(crate) fn descriptors_below(pid: u32, limit: usize) -> io::Result<usize> {
+    let numbers = fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(|entry| {
+        let name = entry.ok()?.file_name();
+        name.to_str()?.parse::<usize>().ok()
+    });
+    Ok(numbers.filter(|number| *number < limit).count())
+}
+
 /// Returns the number of a process's descriptors of files whose name contains `part`.
 pub(crate) fn descriptors_named(pid: u32, part: &str) -> io::Result<usize> {
     let mut count = 0;

@@ -186,6 +186,13 @@ macro_rules! for_each_case {
                 empty_graphs_wait_and_signal
                 graphs_come_and_go
             }
+            graph_events {
+                runs_alternate_inside
+                runs_mix_with_other_signals
+                functions_run_each_time
+                deaths_hold_up_no_node
+                they_are_nested_and_updated
+            }
             nested_graphs {
                 they_keep_their_place
                 they_stay_as_they_were

@@ -3,6 +3,9 @@
 //! A backend whose driver has graphs creates a driver graph from the nodes ([`BackendGraphs`]) and
 //! launches it. The other backends replay the nodes: for [`Work::Graph`], they do the work of all
 //! nodes one after the other. They follow the order of recording, which satisfies all dependencies.
+//!
+//! Nodes that wait for events, signal events or call functions of the program never reach a backend
+//! as nodes. The object layer divides the graph at these nodes, and submits the parts as commands.
 
 use super::Work;
 use crosshandle_types::error::{Error, Result};
@@ -32,8 +35,8 @@ impl RecordedWork {
             | Work::Fill2d(_)
             | Work::Launch(_) => Ok(Self(work)),
             Work::Call(_) | Work::Native(_) => Err(Error::Unsupported(
-                "functions of the program cannot be recorded in a graph: they run once; submit them \
-                 between two runs"
+                "a function that runs once cannot be recorded in a graph; use one that can run again \
+                 (`Command::call_repeatedly`), or submit it between two runs"
                     .into(),
             )),
             // A graph records the nodes of another graph, so this work can only come from an

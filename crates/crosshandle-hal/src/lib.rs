@@ -156,5 +156,8 @@ pub use native::{
 };
 pub use program::{BackendKernel, BackendProgram, BackendPrograms};
 pub use queue::BackendQueue;
-pub use submission::{HostFunction, Launch, Operand, Pattern, RectCopy, RowFill, Submission, Work};
+pub use submission::{
+    FunctionResult, HostFunction, Launch, Operand, Pattern, RectCopy, RepeatableFunction, RowFill,
+    Submission, Work,
+};
 pub use wait_list::{WaitList, WaitPoint};

@@ -165,8 +165,18 @@ pub struct Launch {
 }
 
 /// A function of the program that is called in the order of a queue.
-pub type HostFunction =
-    Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
+pub enum HostFunction {
+    /// A function that is called at most once.
+    Once(Box<dyn FnOnce() -> FunctionResult + Send>),
+    /// A function that is called any number of times, such as one that a graph has recorded.
+    Repeatable(RepeatableFunction),
+}
+
+/// A function of the program that can be called any number of times, on any thread.
+pub type RepeatableFunction = Arc<dyn Fn() -> FunctionResult + Send + Sync>;
+
+/// The result of a function of the program.
+pub type FunctionResult = std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// A function that submits to the driver's queue. The thread that hands the command to the driver
 /// calls it once.

@@ -24,6 +24,7 @@
 
 mod attachment;
 pub mod broker;
+pub mod channel;
 mod chunks;
 mod deferred_reclaim;
 mod describe;

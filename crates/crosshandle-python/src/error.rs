@@ -3,6 +3,7 @@
 
 use crate::interrupt;
 use crosshandle::Error;
+use crosshandle::channel::ChannelFault;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -78,7 +79,10 @@ fn class_of<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyType>>
         Error::ReadOnly => "ReadOnlyError",
         Error::NotAdmitted { .. } => "NotAdmittedError",
         Error::TimedOut(_) | Error::NoAnswer { .. } => "TimedOutError",
-        Error::PeerDied(_) => "PeerDiedError",
+        Error::PeerDied(_) | Error::Channel(ChannelFault::ProducerDied) => "PeerDiedError",
+        Error::Channel(ChannelFault::Closed) => "ChannelClosedError",
+        Error::Channel(ChannelFault::NoPlace | ChannelFault::TooManyHeld) => "LimitReachedError",
+        Error::Channel(ChannelFault::Corrupt) => "ProtocolError",
         Error::CommandFailed(_) => "CommandFailedError",
         Error::NoSymbol(_) => "NoSymbolError",
         Error::InvalidArgument(_) => "InvalidArgumentError",

@@ -134,6 +134,10 @@ pub enum Error {
     #[error("{0}")]
     PeerDied(Box<PeerDeath>),
 
+    /// A channel has no more items, or refused an operation.
+    #[error("{0}")]
+    Channel(ChannelFault),
+
     /// The command that should have signalled failed, or a command that it waited for failed.
     #[error("a command failed: {0}")]
     CommandFailed(Arc<str>),
@@ -288,6 +292,40 @@ impl HolderFault {
     }
 }
 
+/// The reason why an operation on a channel failed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChannelFault {
+    /// All producers have left, and no item is left.
+    #[error("all producers have left the channel, and all items were received")]
+    Closed,
+    /// No producer is alive, at least one of them died, and no item is left.
+    #[error("the channel's last producer is gone and at least one died; all items were received")]
+    ProducerDied,
+    /// The role already has its maximum number of members.
+    #[error(
+        "the channel has all the members that it was made for in this role; create it for more"
+    )]
+    NoPlace,
+    /// The member holds as many slots as the channel allows.
+    #[error("this member holds all the slots that the channel allows it; release or publish one")]
+    TooManyHeld,
+    /// A member wrote values that the channel never writes.
+    #[error("a member of the channel has written invalid values into it")]
+    Corrupt,
+}
+
+impl ChannelFault {
+    fn kind(self) -> ErrorKind {
+        match self {
+            Self::Closed => ErrorKind::Closed,
+            Self::ProducerDied => ErrorKind::PeerDead,
+            Self::NoPlace | Self::TooManyHeld => ErrorKind::ResourceExhausted,
+            Self::Corrupt => ErrorKind::Protocol,
+        }
+    }
+}
+
 /// Details of a process that ended before it signalled, and of the event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerDeath {
@@ -362,8 +400,11 @@ pub enum ErrorKind {
     /// The exporter has freed the object: [`Error::Stale`].
     Stale,
     /// Another process has ended, or no holder is running: [`Error::PeerDied`],
-    /// [`Error::ExporterGone`], [`Error::HolderGone`], [`HolderFault::NoHolder`].
+    /// [`Error::ExporterGone`], [`Error::HolderGone`], [`HolderFault::NoHolder`],
+    /// [`ChannelFault::ProducerDied`].
     PeerDead,
+    /// All producers have left a channel: [`ChannelFault::Closed`].
+    Closed,
     /// An access is not permitted, or a name's token was missing: [`Error::ReadOnly`],
     /// [`Error::WrongKey`], [`Error::NotAdmitted`], [`HolderFault::NotAllowed`].
     PermissionDenied,
@@ -382,9 +423,11 @@ pub enum ErrorKind {
     /// No such device exists: [`Error::NoDevice`].
     NoDevice,
     /// Memory or another resource is used up, or a holder is busy: [`Error::OutOfMemory`],
-    /// [`Error::LimitReached`], [`HolderFault::Busy`].
+    /// [`Error::LimitReached`], [`HolderFault::Busy`], [`ChannelFault::NoPlace`],
+    /// [`ChannelFault::TooManyHeld`].
     ResourceExhausted,
-    /// The other process does not follow the protocol: [`Error::Protocol`].
+    /// The other process does not follow the protocol: [`Error::Protocol`],
+    /// [`ChannelFault::Corrupt`].
     Protocol,
     /// The operating system refused a call: [`Error::Os`].
     Os,
@@ -414,6 +457,7 @@ impl Error {
             Self::Unsupported(_) => ErrorKind::Unsupported,
             Self::NoDevice { .. } => ErrorKind::NoDevice,
             Self::Holder { fault, .. } => fault.kind(),
+            Self::Channel(fault) => fault.kind(),
             Self::OutOfMemory { .. } | Self::LimitReached { .. } => ErrorKind::ResourceExhausted,
             Self::Protocol(_) => ErrorKind::Protocol,
             Self::Os { .. } => ErrorKind::Os,
@@ -440,6 +484,7 @@ impl Error {
             Self::NoAnswer { .. } => "NoAnswer",
             Self::Interrupted => "Interrupted",
             Self::PeerDied(_) => "PeerDied",
+            Self::Channel(_) => "Channel",
             Self::CommandFailed(_) => "CommandFailed",
             Self::Program { .. } => "Program",
             Self::NoSymbol(_) => "NoSymbol",
@@ -463,7 +508,10 @@ impl Error {
     pub fn is_peer_dead(&self) -> bool {
         matches!(
             self,
-            Self::PeerDied(_) | Self::ExporterGone { .. } | Self::HolderGone
+            Self::PeerDied(_)
+                | Self::ExporterGone { .. }
+                | Self::HolderGone
+                | Self::Channel(ChannelFault::ProducerDied)
         )
     }
 

@@ -49,6 +49,7 @@
 //! | [`MemoryRange`] | a part of memory, for commands | [`memory`] |
 //! | [`MemoryPool`](memory::MemoryPool) | memory that is kept apart and accounted for, with a limit | [`memory`] |
 //! | [`PhysicalMemory`](virtual_memory::PhysicalMemory), [`VirtualRange`](virtual_memory::VirtualRange) | memory without an address, and addresses without memory | [`virtual_memory`] |
+//! | [`Channel`](channel::Channel) | a ring of slots, through which processes send items | [`channel`] |
 //! | [`Event`] | a counter of signals that processes wait for | [`event`] |
 //! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits that run asynchronously | [`graph`] |
 //! | [`Program`](kernel::Program), [`Kernel`](kernel::Kernel) | code that a device runs | [`kernel`] |
@@ -149,7 +150,7 @@ pub use api::device::Device;
 pub use api::event::{Event, EventOptions, Notifier};
 pub use api::memory::{Buffer, Memory, MemoryRange};
 pub use api::queue::Queue;
-pub use api::{holder, report};
+pub use api::{channel, holder, report};
 pub use crosshandle_handle::{EventHandle, MemoryHandle};
 pub use crosshandle_ipc::broker::PeerPolicy;
 pub use crosshandle_os::socket::interrupt::interruptible;

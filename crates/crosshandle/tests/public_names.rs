@@ -33,8 +33,9 @@ const NAMES: [&str; 25] = [
     "zerocopy",
 ];
 
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 13] = [
     "adapter_support",
+    "channel",
     "device",
     "event",
     "graph",

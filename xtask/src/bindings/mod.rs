@@ -1,8 +1,10 @@
-//! The committed declarations of C interfaces, which are generated from the stock headers.
+//! The committed declarations of C interfaces, which are generated from the stock headers, and the
+//! header of this workspace's own C interface.
 //!
 //! The output is the same on every machine, because bindgen, libclang and the headers have fixed
 //! versions. The machine's own headers are not read.
 
+mod c_header;
 mod level_zero;
 mod ucx;
 mod unified_runtime;
@@ -125,7 +127,7 @@ pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<()> {
         c_headers,
         check,
     };
-    let mut differing = Vec::new();
+    let mut differing = Vec::from_iter(c_header::generate(workspace, check)?);
     for interface in [
         unified_runtime::interface,
         level_zero::interface,
@@ -140,10 +142,21 @@ pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<()> {
             generator.check_layout(&interface, &scratch.join("layout"))?;
         }
     }
-    match (differing.as_slice(), check) {
+    report(workspace, &differing, check)
+}
+
+/// Generates only the header of the C interface, or compares it, as [`run`] does.
+pub(crate) fn run_c_header(workspace: &Workspace, check: bool) -> Result<()> {
+    let differing = Vec::from_iter(c_header::generate(workspace, check)?);
+    report(workspace, &differing, check)
+}
+
+fn report(workspace: &Workspace, differing: &[String], check: bool) -> Result<()> {
+    match (differing, check) {
         ([], _) => say("the committed files are what is generated"),
         (names, false) => say(&format!("changed: {}", names.join(", "))),
         (names, true) => {
+            let scratch = workspace.target.join("xtask").join("bindings");
             return Err(format!(
                 "not what would be generated: {}\n  what would be is in {}\n  \
                  replace them with: cargo xtask bindings",

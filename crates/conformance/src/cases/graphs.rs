@@ -455,13 +455,9 @@ pub(crate) fn what_is_wrong_is_refused(harness: &Harness) -> Verdict {
     let foreign = other.add(fill()?, &[])?;
     let other = other.instantiate()?;
     assert!(is_invalid(graph.add(fill()?, &[foreign])));
-    assert!(is_unsupported(graph.add(fill()?.signal(&event), &[])));
-    assert!(is_unsupported(graph.add(fill()?.after(&event), &[])));
     let call = || Command::call(|| Ok::<_, Error>(()));
     assert!(is_unsupported(graph.add(call(), &[])));
-    assert!(is_unsupported(
-        graph.add(other.command().after(&event), &[])
-    ));
+    drop(other);
     assert!(graph.is_empty());
     let node = graph.add(fill()?, &[])?;
     let executable = graph.instantiate()?;
@@ -474,6 +470,10 @@ pub(crate) fn what_is_wrong_is_refused(harness: &Harness) -> Verdict {
         assert!(is_invalid(update));
     }
     assert!(is_unsupported(executable.update(node, call())));
+    let again = Command::call_repeatedly(|| Ok::<_, Error>(()));
+    for update in [fill()?.signal(&event), fill()?.after(&event), again] {
+        assert!(is_unsupported(executable.update(node, update)));
+    }
     let some = executable.update_all([(node, Command::fill(memory.all(), &[5])?), (node, call())]);
     assert!(is_unsupported(some));
     // Only a queue of the same context can run the graph.

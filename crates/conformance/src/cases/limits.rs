@@ -4,7 +4,7 @@ use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, eventually};
 use crate::raw::Socket;
 use crate::suite::PASSED;
-use crate::{Outcome, Peer, Transfer};
+use crate::{Outcome, Peer, Transfer, procfs};
 use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Command, Event, Memory};
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ pub(crate) fn exporter_without_descriptors(harness: &Harness) -> Verdict {
         .collect();
     let connections = connections?;
     eventually("all descriptors are taken", || {
-        Ok(exporter.usage()?.descriptors + 1 >= limit)
+        Ok(procfs::descriptors_below(exporter.pid(), limit)? + 1 >= limit)
     })?;
     let newcomer = harness.peer()?;
     newcomer.ask("context hasty timeout=3000")?;

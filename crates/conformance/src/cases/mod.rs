@@ -13,6 +13,7 @@ pub(crate) mod events;
 pub(crate) mod exchange;
 pub(crate) mod faults;
 pub(crate) mod files;
+pub(crate) mod graph_events;
 pub(crate) mod graphs;
 pub(crate) mod handles;
 pub(crate) mod hostile;

@@ -112,9 +112,6 @@ pub(crate) fn they_stay_as_they_were(harness: &Harness) -> Verdict {
         executable.update(nested, fill(&memory, 0, 3)?)
     ));
     assert!(is_unsupported(executable.update(last, inner.command())));
-    let event = context.create_event()?;
-    let signals = graph.add(inner.command().signal(&event), &[]).map(drop);
-    assert!(is_unsupported(signals));
     // This graph belongs to another context, whose graphs no queue of this context runs.
     let stranger = Graph::new(&harness.context()?).instantiate()?;
     let refused = graph.add(stranger.command(), &[]);

@@ -128,12 +128,12 @@ impl World {
                     held.push((item, value));
                 }
                 // A producer of the scenario may not have joined yet.
-                Err(ChannelError::NoProducer)
+                Err(ChannelError::NoProducer { .. })
                     if self.running_producers.load(Ordering::Relaxed) > 0 =>
                 {
                     yield_now();
                 }
-                Err(ChannelError::NoProducer) => break,
+                Err(ChannelError::NoProducer { .. }) => break,
                 Err(error) => panic!("{error:?}"),
             }
         }

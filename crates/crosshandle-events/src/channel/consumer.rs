@@ -49,6 +49,23 @@ impl Consumer {
     pub fn lost(&self) -> u64 {
         self.lost
     }
+
+    /// Returns whether slots of this consumer become free after signals.
+    pub fn has_deferred(&self) -> bool {
+        self.deferred != 0
+    }
+
+    /// Makes places of the consumer's list available again after [`Channel::free`], one bit for
+    /// each.
+    pub fn reuse(&mut self, places: u32) {
+        self.used &= !places;
+    }
+
+    /// Records that slots become free after signals, one bit for each place. See
+    /// [`Channel::free_after`].
+    pub fn defer(&mut self, places: u32) {
+        self.deferred |= places & self.used;
+    }
 }
 
 impl Item {
@@ -143,33 +160,48 @@ impl<P: Platform> Channel<'_, P> {
             if let Received::Item(item) = self.try_receive(consumer)? {
                 return Ok(item);
             }
-            if matches!(producers, Presence::Gone { .. }) {
-                return Err(ChannelError::NoProducer);
+            if let Presence::Gone { died } = producers
+                && !self.shape.does_await_producers()
+            {
+                return Err(ChannelError::NoProducer { died });
             }
             if seen.distance(number) >= 0 {
                 continue;
             }
             let word = self.position(number);
             let is_changed = || word.load(Ordering::Acquire) >> 32 != seen.0 >> 32;
-            if !waiting::spin::<P>(is_changed) {
-                waiting::sleep::<P>(word, seen.0, deadline)?;
-                self.remove_dead(peers);
+            if !waiting::spin::<P>(deadline, is_changed)? {
+                self.sleep(word, seen.0, peers, deadline)?;
             }
         }
     }
 
     /// Releases an item's slot.
     pub fn release(&self, consumer: &mut Consumer, item: Item) {
-        self.unhold(consumer, item.place);
-        consumer.used &= !(1 << item.place);
+        let place = self.free(consumer.key, item);
+        consumer.reuse(place);
     }
 
     /// Releases an item's slot when the consumer's signal `number` completes. Until then the slot
     /// is one of those that the consumer holds. `number` is not 0.
     pub fn release_after(&self, consumer: &mut Consumer, item: Item, number: u64) {
-        let member = &self.consumers[usize::from(consumer.key.index)];
+        let place = self.free_after(consumer.key, item, number);
+        consumer.defer(place);
+    }
+
+    /// Frees an item's slot. Any thread of the consumer's process may do so. Returns the bit for
+    /// [`Consumer::reuse`].
+    pub fn free(&self, consumer: MemberKey, item: Item) -> u32 {
+        self.unhold(consumer, item.place);
+        1 << item.place
+    }
+
+    /// Frees an item's slot when the consumer's signal `number` completes. Any thread of the
+    /// consumer's process may do so. Returns the bit for [`Consumer::defer`].
+    pub fn free_after(&self, consumer: MemberKey, item: Item, number: u64) -> u32 {
+        let member = &self.consumers[usize::from(consumer.index)];
         member.free_after[usize::from(item.place)].store(number, Ordering::Release);
-        consumer.deferred |= 1 << item.place;
+        1 << item.place
     }
 
     /// Releases the slots whose signals are complete.
@@ -185,7 +217,7 @@ impl<P: Platform> Channel<'_, P> {
                 // A producer reads the slot first. If it reads a later slot of this place, it
                 // therefore does not read the earlier slot's number.
                 free_after.store(0, Ordering::Release);
-                self.unhold(consumer, place as u8);
+                self.unhold(consumer.key, place as u8);
                 consumer.used &= !(1 << place);
                 consumer.deferred &= !(1 << place);
             }
@@ -212,7 +244,7 @@ impl<P: Platform> Channel<'_, P> {
                     Ordering::Relaxed,
                 );
                 if taken.is_err() {
-                    self.unhold(consumer, place);
+                    self.unhold(consumer.key, place);
                     return Attempt::Retry;
                 }
                 Self::advance(head, number);
@@ -238,7 +270,7 @@ impl<P: Platform> Channel<'_, P> {
                 self.hold(consumer, place, before);
                 let now = self.load_position(number);
                 if !now.is_same_item(before) {
-                    self.unhold(consumer, place);
+                    self.unhold(consumer.key, place);
                     return Attempt::Retry;
                 }
                 self.move_cursor(consumer, number.wrapping_add(1));
@@ -286,8 +318,8 @@ impl<P: Platform> Channel<'_, P> {
         member.held[usize::from(place)].store(held, Ordering::SeqCst);
     }
 
-    fn unhold(&self, consumer: &Consumer, place: u8) {
-        let member = &self.consumers[usize::from(consumer.key.index)];
+    fn unhold(&self, consumer: MemberKey, place: u8) {
+        let member = &self.consumers[usize::from(consumer.index)];
         member.held[usize::from(place)].store(0, Ordering::Release);
     }
 

@@ -71,6 +71,15 @@ pub trait Peers {
         let _ = (consumer, number);
         true
     }
+
+    /// Called before the calling thread sleeps, so that the caller can watch the processes of other
+    /// members.
+    fn before_sleep(&self) {}
+
+    /// Returns whether the program has interrupted the calling thread. Called between two sleeps.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
 }
 
 impl<P: Platform> Member<P> {
@@ -161,15 +170,45 @@ impl<P: Platform> Channel<'_, P> {
         self.end(self.consumers, key, LEFT);
     }
 
-    /// Ends the memberships of dead processes.
-    pub fn remove_dead(&self, peers: &dyn Peers) {
+    /// Makes a consumer that receives no more items, so that producers no longer wait for it. It
+    /// still holds its slots.
+    pub fn retire_consumer(&self, key: MemberKey) {
+        let Some(member) = self.consumers.get(usize::from(key.index)) else {
+            return;
+        };
+        // Producers treat it like a consumer that has not joined completely.
+        if member.change(key, ALIVE, JOINING) {
+            waiting::nudge::<P>(&member.cursor);
+        }
+    }
+
+    /// Ends the memberships of dead processes. Returns whether there were any.
+    pub fn remove_dead(&self, peers: &dyn Peers) -> bool {
+        let mut found = false;
         for members in [self.producers, self.consumers] {
             for (index, member) in members.iter().enumerate() {
                 if let Some(key) = member.key(index).filter(|key| peers.is_dead(key.owner)) {
                     self.end(members, key, DEAD);
+                    found = true;
                 }
             }
         }
+        found
+    }
+
+    /// Returns the living producers.
+    pub fn living_producers(&self) -> impl Iterator<Item = MemberKey> {
+        Self::living(self.producers)
+    }
+
+    /// Returns the living consumers.
+    pub fn living_consumers(&self) -> impl Iterator<Item = MemberKey> {
+        Self::living(self.consumers)
+    }
+
+    fn living(members: &[Member<P>]) -> impl Iterator<Item = MemberKey> {
+        let members = members.iter().enumerate();
+        members.filter_map(|(index, member)| member.key(index))
     }
 
     /// Returns which producers the channel has or had.

@@ -62,12 +62,17 @@ use words::{Position, SlotState};
 pub enum ChannelError {
     /// The deadline passed.
     TimedOut,
+    /// The program interrupted the call.
+    Interrupted,
     /// The role has no free place.
     NoPlace,
     /// The member holds as many slots as the channel allows it.
     TooManyHeld,
     /// Every producer has left or died, and no item is left.
-    NoProducer,
+    NoProducer {
+        /// Whether at least one of the producers died.
+        died: bool,
+    },
     /// A member wrote values into the channel's words that the state machine never writes.
     Corrupt,
 }

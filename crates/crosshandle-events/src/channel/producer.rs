@@ -43,11 +43,12 @@ impl<P: Platform> Channel<'_, P> {
         let key = Self::join(self.producers, owner, peers)?;
         Ok(Producer {
             key,
-            spare: Vec::new(),
+            // No operation of a producer allocates, so the lists have room for all slots.
+            spare: Vec::with_capacity(self.slots.len()),
             reserved: 0,
-            candidates: Vec::new(),
-            earlier: Vec::new(),
-            outside: Vec::new(),
+            candidates: Vec::with_capacity(self.slots.len()),
+            earlier: Vec::with_capacity(self.slots.len()),
+            outside: Vec::with_capacity(self.slots.len()),
             held: vec![0; self.slots.len().div_ceil(64)],
             passed: 0,
         })
@@ -172,9 +173,8 @@ impl<P: Platform> Channel<'_, P> {
                 }
                 let word = self.position(number);
                 let is_changed = || word.load(Ordering::Acquire) >> 32 != before.0 >> 32;
-                if !waiting::spin::<P>(is_changed) {
-                    waiting::sleep::<P>(word, before.0, deadline)?;
-                    self.remove_dead(peers);
+                if !waiting::spin::<P>(deadline, is_changed)? {
+                    self.sleep(word, before.0, peers, deadline)?;
                 }
                 Ok(true)
             }
@@ -198,9 +198,8 @@ impl<P: Platform> Channel<'_, P> {
                     }
                     let word = &member.cursor;
                     let is_changed = || word.load(Ordering::Acquire) >> 32 != cursor >> 32;
-                    if !waiting::spin::<P>(is_changed) {
-                        waiting::sleep::<P>(word, cursor, deadline)?;
-                        self.remove_dead(peers);
+                    if !waiting::spin::<P>(deadline, is_changed)? {
+                        self.sleep(word, cursor, peers, deadline)?;
                     }
                     return Ok(true);
                 }

@@ -34,6 +34,7 @@ pub struct Shape {
     consumers: u8,
     reserved: u8,
     held: u8,
+    awaits_producers: bool,
 }
 
 impl Shape {
@@ -66,8 +67,20 @@ impl Shape {
             consumers,
             reserved,
             held,
+            awaits_producers: false,
         };
         (valid && u16::try_from(shape.needed_slots()).is_ok()).then_some(shape)
+    }
+
+    /// Sets whether consumers wait for the next producer after all producers have left or died.
+    pub fn awaits_producers(mut self, awaits: bool) -> Self {
+        self.awaits_producers = awaits;
+        self
+    }
+
+    /// Returns whether consumers wait for the next producer after all producers have left or died.
+    pub fn does_await_producers(&self) -> bool {
+        self.awaits_producers
     }
 
     pub fn delivery(&self) -> Delivery {

@@ -1,5 +1,6 @@
 //! Waiting for a word of a channel to change.
 
+use super::members::Peers;
 use super::words::Position;
 use super::{Channel, ChannelError};
 use crate::platform::{Atomic, Moment, Ordering, Platform};
@@ -20,21 +21,30 @@ const POLLS_PER_CLOCK_READ: u32 = 64;
 /// cause so many.
 pub(super) const MAX_ATTEMPTS: usize = 1_000;
 
-/// Spins until `is_changed` returns `true`, for a bounded time.
-pub(super) fn spin<P: Platform>(is_changed: impl Fn() -> bool) -> bool {
-    if !P::may_spin() {
-        return false;
-    }
+/// Spins until `is_changed` returns `true`, for a bounded time. Returns whether it did.
+///
+/// # Errors
+/// Returns [`ChannelError::TimedOut`] if the deadline has passed before the call.
+pub(super) fn spin<P: Platform>(
+    deadline: Option<P::Instant>,
+    is_changed: impl Fn() -> bool,
+) -> Result<bool, ChannelError> {
     let began = P::Instant::now();
+    if deadline.is_some_and(|deadline| deadline <= began) {
+        return Err(ChannelError::TimedOut);
+    }
+    if !P::may_spin() {
+        return Ok(false);
+    }
     loop {
         for _ in 0..POLLS_PER_CLOCK_READ {
             if is_changed() {
-                return true;
+                return Ok(true);
             }
             P::spin_hint();
         }
         if P::Instant::now().saturating_duration_since(began) > SPIN_TIME {
-            return false;
+            return Ok(false);
         }
     }
 }
@@ -44,7 +54,7 @@ pub(super) fn spin<P: Platform>(is_changed: impl Fn() -> bool) -> bool {
 ///
 /// # Errors
 /// Returns [`ChannelError::TimedOut`] if the deadline has passed.
-pub(super) fn sleep<P: Platform>(
+fn sleep<P: Platform>(
     word: &P::AtomicU64,
     seen: u64,
     deadline: Option<P::Instant>,
@@ -82,6 +92,23 @@ pub(super) fn nudge<P: Platform>(word: &P::AtomicU64) {
 }
 
 impl<P: Platform> Channel<'_, P> {
+    /// Sleeps as [`sleep`] does, and then ends the memberships of dead processes.
+    pub(super) fn sleep(
+        &self,
+        word: &P::AtomicU64,
+        seen: u64,
+        peers: &dyn Peers,
+        deadline: Option<P::Instant>,
+    ) -> Result<(), ChannelError> {
+        peers.before_sleep();
+        sleep::<P>(word, seen, deadline)?;
+        self.remove_dead(peers);
+        match peers.is_interrupted() {
+            true => Err(ChannelError::Interrupted),
+            false => Ok(()),
+        }
+    }
+
     /// Wakes the sleepers of a word that had the value `before`.
     #[inline]
     pub(super) fn wake(word: &P::AtomicU64, before: u64) {

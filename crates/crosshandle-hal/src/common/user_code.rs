@@ -10,7 +10,13 @@ use std::sync::Arc;
 /// Calls a function of the program. Its error or panic becomes [`Error::CommandFailed`].
 pub fn call(function: HostFunction) -> Result<()> {
     // Formatting and dropping the error runs the program's code too.
-    let call = || function().map_err(|error| error.to_string());
+    let call = || {
+        let result = match function {
+            HostFunction::Once(function) => function(),
+            HostFunction::Repeatable(function) => function(),
+        };
+        result.map_err(|error| error.to_string())
+    };
     let message = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(message)) => message,

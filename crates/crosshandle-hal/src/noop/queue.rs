@@ -221,7 +221,7 @@ fn profile_of(submission: &Submission) -> Option<&Profile> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::WaitList;
+    use crate::{HostFunction, WaitList};
     use crosshandle_ipc::EventCore;
     use crosshandle_ipc::testing::{self, DEADLINE};
 
@@ -269,7 +269,9 @@ mod tests {
         let error = queue.finish(Deadline::after(DEADLINE));
         assert!(matches!(error, Err(Error::CommandFailed(_))), "{error:?}");
         assert_eq!(barred.outcome(1), Outcome::Complete);
-        let fails = Work::Call(Box::new(|| Err("of the program".into())));
+        let fails = Work::Call(HostFunction::Once(Box::new(
+            || Err("of the program".into()),
+        )));
         let mut call = command(None, Some(&failed));
         call.work = fails;
         queue.submit(&mut call).unwrap();

@@ -136,13 +136,10 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs UCX; `cargo xtask test` runs it"]
     fn loading_leaves_the_process_its_signal_handlers() {
         let before = caught();
-        match super::get() {
-            Ok(_) => assert_eq!(caught(), before),
-            Err(error) => {
-                eprintln!("SKIPPED loading_leaves_the_process_its_signal_handlers: {error}");
-            }
-        }
+        super::get().expect("UCX");
+        assert_eq!(caught(), before);
     }
 }

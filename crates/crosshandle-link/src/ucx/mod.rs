@@ -58,10 +58,9 @@ pub fn ucx_transports() -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     #[test]
+    #[ignore = "needs UCX; `cargo xtask test` runs it"]
     fn every_machine_has_tcp() {
-        match super::ucx_transports() {
-            Ok(found) => assert!(found.iter().any(|name| name == "tcp"), "{found:?}"),
-            Err(error) => eprintln!("SKIPPED every_machine_has_tcp: {error}"),
-        }
+        let found = super::ucx_transports().expect("UCX");
+        assert!(found.iter().any(|name| name == "tcp"), "{found:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Memory of devices that the host cannot access.
 
 use super::hosts::Peer;
-use super::{TOKEN, has_ucx, words};
+use super::{TOKEN, words};
 
 type Variables = Vec<(&'static str, String)>;
 
@@ -79,11 +79,9 @@ fn memory_of_devices_crosses_over_tls() {
 }
 
 #[test]
-#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
+#[ignore = "needs a Level Zero loader and UCX; `cargo xtask test` runs it"]
 fn memory_of_devices_crosses_over_ucx() {
-    if has_ucx("memory_of_devices_crosses_over_ucx") {
-        memory_of_devices_crosses(&simulated(), "ucx", " staged");
-    }
+    memory_of_devices_crosses(&simulated(), "ucx", " staged");
 }
 
 mod on_a_gpu {
@@ -102,12 +100,10 @@ mod on_a_gpu {
     /// UCX itself moves memory of CUDA GPUs: over TCP by its own copies, and within a host by
     /// CUDA's.
     #[test]
-    #[ignore = "needs an NVIDIA GPU"]
+    #[ignore = "needs an NVIDIA GPU and UCX"]
     fn memory_is_moved_by_ucx_alone() {
-        if has_ucx("memory_is_moved_by_ucx_alone") {
-            memory_of_devices_crosses(&gpu(), "ucx", " staged");
-            memory_of_devices_crosses(&gpu(), "ucx:tcp,cuda_copy,self:needed", "");
-            memory_of_devices_crosses(&gpu(), "ucx:-:needed", "");
-        }
+        memory_of_devices_crosses(&gpu(), "ucx", " staged");
+        memory_of_devices_crosses(&gpu(), "ucx:tcp,cuda_copy,self:needed", "");
+        memory_of_devices_crosses(&gpu(), "ucx:-:needed", "");
     }
 }

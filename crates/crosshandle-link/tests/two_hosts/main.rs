@@ -1,6 +1,4 @@
-//! Tests with two linked hosts. A host is a network namespace with its own boot identity. If
-//! namespaces cannot be made, the tests are skipped with a message, except that tests over TLS also
-//! run on one host.
+//! Tests with two linked hosts. A host is a network namespace with its own boot identity.
 
 mod devices;
 mod endpoints;
@@ -16,16 +14,6 @@ use std::time::{Duration, Instant};
 /// A token of these tests.
 const TOKEN: &str = "xhlink-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 const OTHER_TOKEN: &str = "xhlink-baaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
-
-fn has_ucx(test: &str) -> bool {
-    match crosshandle_link::ucx() {
-        Ok(_) => true,
-        Err(error) => {
-            eprintln!("SKIPPED {test} over UCX: {error}");
-            false
-        }
-    }
-}
 
 /// Links two processes. They run on `hosts`, or both on this host if it is `None`.
 fn link(hosts: Option<&Hosts>, data: &str, keep_alive_ms: u32) -> (Peer, Peer) {
@@ -182,20 +170,15 @@ fn memory_and_events_cross_over_tls_on_one_host() {
 }
 
 #[test]
+#[ignore = "needs network namespaces; `cargo xtask test` runs it"]
 fn memory_and_events_cross_over_tls() {
-    if let Some(hosts) = Hosts::new("memory_and_events_cross_over_tls") {
-        everything_works(Some(&hosts), "tls");
-    }
+    everything_works(Some(&Hosts::new()), "tls");
 }
 
 #[test]
+#[ignore = "needs UCX and network namespaces; `cargo xtask test` runs it"]
 fn memory_and_events_cross_over_ucx() {
-    let test = "memory_and_events_cross_over_ucx";
-    if has_ucx(test)
-        && let Some(hosts) = Hosts::new(test)
-    {
-        everything_works(Some(&hosts), "ucx");
-    }
+    everything_works(Some(&Hosts::new()), "ucx");
 }
 
 #[test]
@@ -219,10 +202,7 @@ fn waited(answer: &str, kind: &str) -> u64 {
 
 /// A link survives failures of the network that are shorter than the keep-alive.
 fn short_partitions_are_survived(data: &str) {
-    let test = "short_partitions_are_survived";
-    let Some(hosts) = Hosts::new(test) else {
-        return;
-    };
+    let hosts = Hosts::new();
     let (mut owner, mut user) = link(Some(&hosts), data, 8_000);
     let handles = owner.ask("allocate 4000000");
     let event = owner.ask("create_event");
@@ -258,23 +238,20 @@ fn partitions() -> u64 {
 }
 
 #[test]
+#[ignore = "needs network namespaces; `cargo xtask test` runs it"]
 fn short_partitions_are_survived_over_tls() {
     short_partitions_are_survived("tls");
 }
 
 #[test]
+#[ignore = "needs UCX and network namespaces; `cargo xtask test` runs it"]
 fn short_partitions_are_survived_over_ucx() {
-    if has_ucx("short_partitions_are_survived_over_ucx") {
-        short_partitions_are_survived("ucx");
-    }
+    short_partitions_are_survived("ucx");
 }
 
 /// If the network fails for longer than the keep-alive, all waits on both sides fail in time.
 fn long_partitions_end_the_link(data: &str) {
-    let test = "long_partitions_end_the_link";
-    let Some(hosts) = Hosts::new(test) else {
-        return;
-    };
+    let hosts = Hosts::new();
     const KEEP_ALIVE_MS: u64 = 1000;
     // Maximum delay of the error in milliseconds. A machine with two CPUs needs more, because other
     // tests run at the same time.
@@ -321,43 +298,48 @@ fn long_partitions_end_the_link(data: &str) {
 }
 
 #[test]
+#[ignore = "needs network namespaces; `cargo xtask test` runs it"]
 fn long_partitions_end_the_link_over_tls() {
     long_partitions_end_the_link("tls");
 }
 
 #[test]
+#[ignore = "needs UCX and network namespaces; `cargo xtask test` runs it"]
 fn long_partitions_end_the_link_over_ucx() {
-    if has_ucx("long_partitions_end_the_link_over_ucx") {
-        long_partitions_end_the_link("ucx");
-    }
+    long_partitions_end_the_link("ucx");
 }
 
 /// A large transfer ends with an error if the remote side dies.
+/// A transfer fails in time if the process on the other side is killed.
+fn transfers_end_when_the_other_side_dies(hosts: Option<&Hosts>, data: &str) {
+    let (mut owner, mut user) = link(hosts, data, 1000);
+    let handles = owner.ask("allocate 400000000");
+    user.ask(&format!("open_memory {}", words(&handles)[0]));
+    user.begin("remote_write_zeros 0 400000000");
+    std::thread::sleep(Duration::from_millis(100));
+    let start = Instant::now();
+    owner.kill();
+    let error = user.end().unwrap_err();
+    assert!(error.contains("has ended"), "{error}");
+    let elapsed = start.elapsed();
+    assert!(elapsed < Duration::from_secs(3), "{elapsed:?}");
+}
+
 #[test]
-fn transfers_end_when_the_other_side_dies() {
-    for data in ["tls", "ucx"] {
-        if data == "ucx" && !has_ucx("transfers_end_when_the_other_side_dies") {
-            continue;
-        }
-        let hosts = Hosts::new("transfers_end_when_the_other_side_dies");
-        if data == "ucx" && hosts.is_none() {
-            continue;
-        }
-        let (mut owner, mut user) = link(hosts.as_ref(), data, 1000);
-        let handles = owner.ask("allocate 400000000");
-        user.ask(&format!("open_memory {}", words(&handles)[0]));
-        user.begin("remote_write_zeros 0 400000000");
-        std::thread::sleep(Duration::from_millis(100));
-        let start = Instant::now();
-        owner.kill();
-        let error = user.end().unwrap_err();
-        assert!(error.contains("has ended"), "{error}");
-        assert!(
-            start.elapsed() < Duration::from_millis(3000),
-            "{:?}",
-            start.elapsed()
-        );
-    }
+fn transfers_end_when_the_other_side_dies_over_tls_on_one_host() {
+    transfers_end_when_the_other_side_dies(None, "tls");
+}
+
+#[test]
+#[ignore = "needs network namespaces; `cargo xtask test` runs it"]
+fn transfers_end_when_the_other_side_dies_over_tls() {
+    transfers_end_when_the_other_side_dies(Some(&Hosts::new()), "tls");
+}
+
+#[test]
+#[ignore = "needs UCX and network namespaces; `cargo xtask test` runs it"]
+fn transfers_end_when_the_other_side_dies_over_ucx() {
+    transfers_end_when_the_other_side_dies(Some(&Hosts::new()), "ucx");
 }
 
 /// Returns the resident memory of a process, in bytes.

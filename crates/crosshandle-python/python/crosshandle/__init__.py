@@ -34,6 +34,7 @@ from ._crosshandle import (
     VirtualRange,
 )
 from ._errors import (
+    ChannelClosedError,
     CommandFailedError,
     DriverError,
     Error,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Array",
     "Bundle",
+    "ChannelClosedError",
     "CommandFailedError",
     "Context",
     "Device",

@@ -67,6 +67,10 @@ class PeerDiedError(Error, ConnectionError):
     """The number of the signal that the process did not submit or complete."""
 
 
+class ChannelClosedError(Error, EOFError):
+    """All producers have left the channel, and all its items were received."""
+
+
 class CommandFailedError(Error, RuntimeError):
     """The queue command that should have signalled the event has failed."""
 

@@ -79,6 +79,8 @@ struct OpenContext {
     /// The queue that waits for native events and records them. Each of its commands runs as soon
     /// as its waits have ended.
     native_events: OnceLock<Queue>,
+    /// The host context of channels.
+    companion: OnceLock<Context>,
     core: Arc<ContextCore>,
     /// Dropped after the core, which the exchange thread may be dropping at the same time.
     _exchange: DriverJobsBarrier,
@@ -133,6 +135,7 @@ impl Context {
         Self {
             inner: Arc::new(OpenContext {
                 native_events: OnceLock::new(),
+                companion: OnceLock::new(),
                 core: Arc::new(core),
                 _exchange: DriverJobsBarrier,
             }),
@@ -360,6 +363,18 @@ impl Context {
         }
         let queue = self.create_queue_with(QueueOrder::OutOfOrder)?;
         Ok(place.get_or_init(|| queue))
+    }
+
+    /// Returns a host context without pooling, in the same socket directory. Channels share host
+    /// memory through it, so a peer gets no other memory of this context.
+    pub(super) fn companion(&self) -> Result<Self> {
+        let place = &self.inner.companion;
+        if let Some(companion) = place.get() {
+            return Ok(companion.clone());
+        }
+        let options = self.core().companion_options();
+        let companion = Self::with_options(&Device::find("host")?, options)?;
+        Ok(place.get_or_init(|| companion).clone())
     }
 
     /// Returns freed memory that is kept for reuse to the system. Also unmaps memory of other

@@ -1,6 +1,7 @@
 //! The objects that programs use. They check every argument once, and the backends rely on that.
 
 pub(crate) mod bundle;
+pub mod channel;
 pub(crate) mod command;
 pub(crate) mod context;
 pub(crate) mod core;

@@ -83,11 +83,28 @@ impl Queue {
     /// the event that it signals. If it signals none, [`finish`](Self::finish) returns the error.
     #[inline]
     pub fn submit(&self, mut command: Command) -> Result<()> {
+        if command.divided.is_some() {
+            return self.submit_divided(command);
+        }
         let result = self.resolve_and_run(&mut command.submission);
-        // `resolve_and_run` has emptied the submission, so nothing in it needs to be dropped.
-        let Command { submission } = command;
-        mem::forget(submission);
+        // `resolve_and_run` has emptied the submission, and the command has no parts, so nothing in
+        // it needs to be dropped.
+        mem::forget(command);
         result
+    }
+
+    /// Submits the parts of a graph whose nodes have events or call functions.
+    #[cold]
+    fn submit_divided(&self, command: Command) -> Result<()> {
+        let Command {
+            mut submission,
+            divided,
+        } = command;
+        let Some(run) = divided else {
+            return Ok(());
+        };
+        let submit = |part: &mut Submission| self.resolve_and_run(part);
+        run.submit(self.order, &self.copied, &mut submission, submit)
     }
 
     /// Resolves the waits of a command and submits it. Leaves the submission empty.

@@ -138,7 +138,13 @@ impl Process {
             }
         };
         let child = command
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .args([
+                test,
+                "--exact",
+                "--include-ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
             .env(ROLE, role)
             .env(crosshandle::report::SOCKET_DIR_VARIABLE, directory.path())
             .stdin(OwnedFd::from(theirs))

@@ -56,6 +56,7 @@ fn role() -> bool {
             program.into_os_string(),
             test.into(),
             "--exact".into(),
+            "--include-ignored".into(),
             "--nocapture".into(),
             "--test-threads=1".into(),
         ];

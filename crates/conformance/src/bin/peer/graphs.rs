@@ -51,11 +51,34 @@ fn update(state: &PeerState, request: &Request<'_>) -> Reply {
     done()
 }
 
-/// Parses a step on a memory:
-/// `fill,TO,LEN,BYTE | copy,TO,FROM,LEN | scale,KERNELS,NUMBER | fill-words,KERNELS,NUMBER`
+/// Parses a step on a memory, and the events of the step:
+/// `WORK[@EVENT:VALUE][>EVENT]`, where the first event is awaited and the second one is signalled
 fn step(state: &PeerState, memory: &Memory, word: &str) -> Result<Command, CommandError> {
+    let (word, signal) = match word.split_once('>') {
+        Some((word, signal)) => (word, Some(signal)),
+        None => (word, None),
+    };
+    let (word, wait) = match word.split_once('@') {
+        Some((word, wait)) => (word, wait.split_once(':')),
+        None => (word, None),
+    };
+    let mut command = work(state, memory, word)?;
+    if let Some((event, value)) = wait {
+        command = command.after_value(&state.event(event)?, read(value)?);
+    }
+    if let Some(event) = signal {
+        command = command.signal(&state.event(event)?);
+    }
+    Ok(command)
+}
+
+/// Parses the work of a step:
+/// `marker | fill,TO,LEN,BYTE | copy,TO,FROM,LEN | scale,KERNELS,NUMBER |
+/// fill-words,KERNELS,NUMBER`
+fn work(state: &PeerState, memory: &Memory, word: &str) -> Result<Command, CommandError> {
     let words: Vec<_> = word.split(',').collect();
     Ok(match words[..] {
+        ["marker"] => Command::marker(),
         ["fill", to, len, byte] => {
             let (to, len): (usize, usize) = (read(to)?, read(len)?);
             Command::fill(memory.range(to..to + len)?, &[read(byte)?])?

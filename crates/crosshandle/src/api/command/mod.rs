@@ -5,9 +5,10 @@ pub(crate) mod graph;
 use crate::api::event::Event;
 use crate::api::memory::MemoryRange;
 use crate::api::program::kernel::Kernel;
-use crosshandle_hal::{Pattern, RectCopy, RowFill, Submission, WaitPoint, Work};
+use crosshandle_hal::{HostFunction, Pattern, RectCopy, RowFill, Submission, WaitPoint, Work};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{KernelArguments, LaunchShape, Pitches, Region};
+use graph::DividedRun;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -45,6 +46,9 @@ pub struct Command {
     /// The command as a backend receives it. Until the submission, a wait may contain [`LATEST`] or
     /// [`SUBMITTED`] instead of a signal number.
     pub(crate) submission: Submission,
+    /// The parts of a graph, if the command runs one that is submitted in parts. The work of
+    /// `submission` is a marker then.
+    pub(crate) divided: Option<Box<DividedRun>>,
 }
 
 /// Placeholder for the latest signal at the time of submission, or for the first signal if there is
@@ -60,6 +64,7 @@ impl Command {
     pub(crate) fn new(work: Work) -> Self {
         Self {
             submission: Submission::new(work),
+            divided: None,
         }
     }
 
@@ -231,7 +236,20 @@ impl Command {
         F: FnOnce() -> std::result::Result<(), E> + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        Self::new(Work::Call(Box::new(move || function().map_err(Into::into))))
+        let function = Box::new(move || function().map_err(Into::into));
+        Self::new(Work::Call(HostFunction::Once(function)))
+    }
+
+    /// Creates a command as [`call`](Self::call) does, with a function that can run any number of
+    /// times. A [graph](crate::graph::Graph) can record this command, and calls the function once
+    /// in each run. Runs in different queues may call it at the same time.
+    pub fn call_repeatedly<F, E>(function: F) -> Self
+    where
+        F: Fn() -> std::result::Result<(), E> + Send + Sync + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let function = Arc::new(move || function().map_err(Into::into));
+        Self::new(Work::Call(HostFunction::Repeatable(function)))
     }
 
     /// Creates a command that calls a function with the driver's own queue. The work that the
@@ -319,6 +337,7 @@ impl Command {
     pub fn barrier() -> Self {
         Self {
             submission: Submission::barrier(),
+            divided: None,
         }
     }
 

@@ -220,6 +220,19 @@ impl ContextCore {
         Err(Error::WrongHost)
     }
 
+    /// Returns the options of a context without pooling that exports and opens where this one does.
+    pub(crate) fn companion_options(&self) -> ContextOptions {
+        let origin = &self.imports.origin;
+        let options = ContextOptions::new()
+            .pooling(false)
+            .peers(origin.policy.clone())
+            .exchange_timeout(origin.timeout);
+        match &origin.directory {
+            Some(directory) => options.socket_dir(directory),
+            None => options,
+        }
+    }
+
     /// Returns the deadline of an open that begins now.
     #[inline]
     pub(crate) fn deadline(&self) -> OpenDeadline {

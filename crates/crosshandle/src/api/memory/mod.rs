@@ -26,6 +26,7 @@ use std::any::Any;
 use std::fmt;
 use std::mem;
 use std::ops::RangeBounds;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A range of device memory that was allocated here or opened from a handle. Dropping a `Memory`
@@ -299,6 +300,12 @@ impl Memory {
                 "this memory was opened from a handle; pass that handle on instead of a new one",
             )),
         }
+    }
+
+    /// Returns the descriptor of the segment that contains the memory. Only for memory that this
+    /// process has allocated or adopted.
+    pub(crate) fn descriptor(&self) -> Result<Arc<OwnedFd>> {
+        self.source.segment().0.descriptor(Access::ReadWrite)
     }
 
     /// Describes the memory for a hand-over, and makes handles to it.

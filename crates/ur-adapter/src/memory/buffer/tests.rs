@@ -38,7 +38,7 @@ impl Scene {
         let context = self.context();
         let inner = context.first().1;
         // SAFETY: the tests keep the user's memory alive as long as the buffer.
-        let storage = unsafe { Storage::create(inner, LEN, flags, pointer, sides) };
+        let storage = unsafe { Storage::create(inner, LEN, flags, pointer, sides, false) };
         let (context, storage) = (context.to_ref(), storage.expect("memory"));
         MemoryObject::Buffer(Buffer::new(context, storage, 0)).hand_out()
     }

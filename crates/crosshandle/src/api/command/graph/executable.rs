@@ -1,9 +1,10 @@
 //! Executable graphs, the form in which queues run graphs.
 
+use super::divided::{DividedRun, Division};
 use super::{Node, Recorded, unknown_node};
 use crate::api::command::Command;
 use crate::api::core::ContextCore;
-use crosshandle_hal::{BackendGraph, GraphNode, GraphNodes, GraphRun, Submission, Work};
+use crosshandle_hal::{BackendGraph, GraphNode, GraphNodes, GraphRun, Work};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use std::fmt;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 pub struct ExecutableGraph {
     core: Arc<ContextCore>,
     graph: u64,
+    division: Arc<Division>,
     /// Locked during an update, so that no update is lost. The driver may wait for a device while
     /// this lock is held.
     updating: Mutex<()>,
@@ -37,24 +39,82 @@ pub struct ExecutableGraph {
     state: Mutex<State>,
 }
 
+/// The present nodes of each part.
 struct State {
-    nodes: GraphNodes,
-    driver_graph: Option<Arc<dyn BackendGraph>>,
-    copied: u64,
-    is_on_host: bool,
+    parts: Arc<[PartNodes]>,
 }
 
-impl State {
-    fn new(nodes: GraphNodes, driver_graph: Option<Arc<dyn BackendGraph>>) -> Self {
-        let copied = nodes.iter().map(|node| copied_by(node.work.work())).sum();
-        let is_on_host = nodes.iter().all(|node| node.is_on_host);
-        Self {
+/// The nodes of one part, and the driver's graph of them.
+#[derive(Clone)]
+pub(super) struct PartNodes {
+    pub(super) nodes: GraphNodes,
+    driver_graph: Option<Arc<dyn BackendGraph>>,
+    copied: u64,
+    pub(super) is_on_host: bool,
+}
+
+impl PartNodes {
+    /// Creates a part. `driver_graph` is the driver's graph of the nodes, if there is one already.
+    fn new(
+        core: &ContextCore,
+        nodes: GraphNodes,
+        driver_graph: Option<Arc<dyn BackendGraph>>,
+        is_whole: bool,
+    ) -> Result<Self> {
+        // A part that only waits and signals needs no graph of the driver.
+        let needs_graph = is_whole || !is_marker(&nodes);
+        let driver_graph = match driver_graph {
+            None if needs_graph => instantiate(core, &nodes)?,
+            present => present,
+        };
+        Ok(Self {
+            copied: nodes.iter().map(|node| copied_by(node.work.work())).sum(),
+            is_on_host: nodes.iter().all(|node| node.is_on_host),
             nodes,
             driver_graph,
-            copied,
-            is_on_host,
+        })
+    }
+
+    /// Returns the work of one run.
+    pub(super) fn work(&self, core: &ContextCore) -> Work {
+        match is_marker(&self.nodes) {
+            true => Work::Marker,
+            false => self.run(core),
         }
     }
+
+    fn run(&self, core: &ContextCore) -> Work {
+        Work::Graph(Box::new(GraphRun {
+            nodes: Arc::clone(&self.nodes),
+            driver_graph: self.driver_graph.clone(),
+            copied: self.copied,
+            counter: Arc::clone(core.exporter().copied()),
+            replaced: Mutex::default(),
+        }))
+    }
+}
+
+/// Returns whether the nodes do no work.
+fn is_marker(nodes: &[Arc<GraphNode>]) -> bool {
+    nodes
+        .iter()
+        .all(|node| matches!(node.work.work(), Work::Marker))
+}
+
+/// Returns the nodes of a run, in the form in which another graph of the same context records them.
+pub(super) fn recorded(core: &ContextCore, run: &GraphRun) -> Result<Vec<Recorded>> {
+    if !Arc::ptr_eq(&run.counter, core.exporter().copied()) {
+        return Err(Error::invalid("this graph is one of another context"));
+    }
+    let nodes = run.nodes.iter().map(|node| Recorded {
+        work: Arc::clone(&node.work),
+        after: Arc::clone(&node.after),
+        is_on_host: node.is_on_host,
+        ends_graph: node.ends_graph,
+        function: None,
+        events: None,
+    });
+    Ok(nodes.collect())
 }
 
 /// Returns the number of bytes that a command copies.
@@ -75,14 +135,18 @@ fn instantiate(core: &ContextCore, nodes: &GraphNodes) -> Result<Option<Arc<dyn 
 
 impl ExecutableGraph {
     pub(super) fn new(core: &Arc<ContextCore>, graph: u64, recorded: &[Recorded]) -> Result<Self> {
-        let nodes = recorded.iter().map(|node| node.prepare(core));
-        let nodes = Arc::new(nodes.collect::<Result<Vec<_>>>()?);
-        let driver_graph = instantiate(core, &nodes)?;
+        let (division, nodes) = Division::new(core, recorded)?;
+        let is_whole = division.is_whole();
+        let parts = nodes
+            .into_iter()
+            .map(|nodes| PartNodes::new(core, nodes, None, is_whole));
+        let parts = parts.collect::<Result<_>>()?;
         Ok(Self {
             core: Arc::clone(core),
             graph,
+            division: Arc::new(division),
             updating: Mutex::new(()),
-            state: Mutex::new(State::new(nodes, driver_graph)),
+            state: Mutex::new(State { parts }),
         })
     }
 
@@ -91,16 +155,21 @@ impl ExecutableGraph {
     /// The command can wait for events and signal one. The signal comes when all nodes are
     /// complete. If a node fails, the command fails, and it is unknown which other nodes ran.
     pub fn command(&self) -> Command {
-        let state = self.state.lock();
-        let mut submission = Submission::new(Work::Graph(Box::new(GraphRun {
-            nodes: Arc::clone(&state.nodes),
-            driver_graph: state.driver_graph.clone(),
-            copied: state.copied,
-            counter: Arc::clone(self.core.exporter().copied()),
-            replaced: Mutex::default(),
-        })));
-        submission.is_on_host = state.is_on_host;
-        Command { submission }
+        let parts = self.parts();
+        if let ([whole], true) = (&*parts, self.division.is_whole()) {
+            return Command::with_memory(whole.run(&self.core), whole.is_on_host);
+        }
+        let mut command = Command::marker();
+        command.divided = Some(Box::new(DividedRun {
+            core: Arc::clone(&self.core),
+            division: Arc::clone(&self.division),
+            parts,
+        }));
+        command
+    }
+
+    fn parts(&self) -> Arc<[PartNodes]> {
+        Arc::clone(&self.state.lock().parts)
     }
 
     /// Replaces the command of a node for all runs submitted from now on.
@@ -135,60 +204,78 @@ impl ExecutableGraph {
         // Nothing is locked here. The iterator is the program's code. Dropping what a command or a
         // node keeps, here or after an error, may also run the program's code. No update changes
         // the number of nodes or their order.
-        let recorded = Arc::clone(&self.state.lock().nodes);
+        let parts = self.parts();
         let mut changed = Vec::new();
         for (node, command) in updates {
             if node.graph != self.graph {
                 return Err(unknown_node());
             }
-            let index = node.index as usize;
             // A node that was recorded after this graph was instantiated is missing here.
-            let old = recorded.get(index);
-            let old = old.ok_or_else(|| {
+            let place = self.division.place(node.index).ok_or_else(|| {
                 Error::invalid("this node was recorded after this graph was instantiated")
             })?;
-            if old.ends_graph {
+            let old = &parts[place.part].nodes[place.index];
+            if old.ends_graph || command.divided.is_some() {
                 return Err(Error::Unsupported(
-                    "this node runs a whole graph, which no other command can replace".into(),
+                    "a node that runs a whole graph cannot be replaced, and cannot replace others"
+                        .into(),
                 ));
             }
-            let new = Recorded::new(&self.core, command.submission, Arc::clone(&old.after))?;
-            changed.push((index, new.prepare(&self.core)?));
+            let submission = command.submission;
+            if submission.signal.is_some() || !submission.waits.is_empty() {
+                return Err(Error::Unsupported(
+                    "an update cannot change the events of a node; the new command has none".into(),
+                ));
+            }
+            let new = Recorded::new(&self.core, submission, Arc::clone(&old.after))?;
+            if new.function.is_some() || self.division.calls(place) {
+                return Err(Error::Unsupported(
+                    "an update cannot replace a function of the program, or become one".into(),
+                ));
+            }
+            let new = new.prepare(&self.core, Arc::clone(&old.after))?;
+            changed.push((place.part, place.index, new));
         }
         Ok(Replaced {
             _state: self.replace(&changed)?,
-            _nodes: recorded,
+            _parts: parts,
         })
     }
 
     /// Replaces nodes, one update at a time. Returns the previous state, which the caller must drop
     /// without holding a lock.
-    fn replace(&self, changed: &[(usize, Arc<GraphNode>)]) -> Result<State> {
+    fn replace(&self, changed: &[(usize, usize, Arc<GraphNode>)]) -> Result<State> {
         let _updating = self.updating.lock();
-        let (present, driver_graph) = {
-            let state = self.state.lock();
-            (Arc::clone(&state.nodes), state.driver_graph.clone())
-        };
-        let fits = driver_graph.as_ref().is_none_or(|graph| {
-            let mut changed = changed.iter();
-            changed.all(|(index, node)| graph.accepts(*index, node))
-        });
-        let mut nodes = Vec::clone(&present);
-        for (index, node) in changed {
-            nodes[*index] = Arc::clone(node);
+        let mut parts = self.parts().to_vec();
+        let is_whole = self.division.is_whole();
+        for (index, part) in parts.iter_mut().enumerate() {
+            let mut nodes = Vec::clone(&part.nodes);
+            let mut fits = true;
+            let mut is_changed = false;
+            for (_, place, node) in changed.iter().filter(|(of, _, _)| *of == index) {
+                is_changed = true;
+                let graph = part.driver_graph.as_ref();
+                fits &= graph.is_none_or(|graph| graph.accepts(*place, node));
+                nodes[*place] = Arc::clone(node);
+            }
+            if is_changed {
+                let driver_graph = part.driver_graph.take().filter(|_| fits);
+                *part = PartNodes::new(&self.core, Arc::new(nodes), driver_graph, is_whole)?;
+            }
         }
-        let nodes = Arc::new(nodes);
-        let driver_graph = match fits {
-            true => driver_graph,
-            false => instantiate(&self.core, &nodes)?,
-        };
-        let new = State::new(nodes, driver_graph);
-        Ok(mem::replace(&mut *self.state.lock(), new))
+        let parts = parts.into();
+        Ok(mem::replace(&mut *self.state.lock(), State { parts }))
     }
 
     /// Returns the number of nodes.
     pub fn len(&self) -> usize {
-        self.state.lock().nodes.len()
+        self.division.len()
+    }
+
+    /// Returns whether a run is submitted in several parts, because nodes have events or call
+    /// functions. The timestamps of the event that such a run signals are those of the last part.
+    pub fn runs_in_parts(&self) -> bool {
+        !self.division.is_whole()
     }
 
     /// Returns whether the graph has no nodes. A run of an empty graph only waits and signals.
@@ -196,9 +283,10 @@ impl ExecutableGraph {
         self.len() == 0
     }
 
-    /// Returns whether a run is one launch of a graph in the driver.
+    /// Returns whether the driver runs the nodes as a graph. If nodes have events or call
+    /// functions, each part of the run that does other work is one launch of a graph in the driver.
     pub fn is_native(&self) -> bool {
-        self.state.lock().driver_graph.is_some()
+        self.parts().iter().any(|part| part.driver_graph.is_some())
     }
 }
 
@@ -207,7 +295,7 @@ impl ExecutableGraph {
 pub struct Replaced {
     _state: State,
     /// Kept in addition to `_state`, which may belong to the update of another thread.
-    _nodes: GraphNodes,
+    _parts: Arc<[PartNodes]>,
 }
 
 impl fmt::Debug for Replaced {

@@ -1,13 +1,16 @@
 //! Graphs: commands that are recorded once and run as one command any number of times.
 
+mod divided;
 mod executable;
 
+pub(crate) use divided::DividedRun;
 pub use executable::{ExecutableGraph, Replaced};
 
 use crate::api::command::Command;
 use crate::api::context::Context;
 use crate::api::core::ContextCore;
-use crosshandle_hal::{GraphNode, GraphRun, RecordedWork, Submission, Work};
+use crosshandle_hal::{HostFunction, RecordedWork, RepeatableFunction, Submission, Work};
+use crosshandle_ipc::EventCore;
 use crosshandle_types::error::{Error, Result};
 use smallvec::SmallVec;
 use std::fmt;
@@ -19,7 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Record commands with [`add`](Self::add), create an executable graph with
 /// [`instantiate`](Self::instantiate), and submit its [`command`](ExecutableGraph::command). One
 /// submission runs all recorded commands. The submitted command waits for events and signals an
-/// event like any other command, also across processes. The recorded commands do neither.
+/// event like any other command, also across processes. Recorded commands can do so too, at each
+/// run (see [Events inside](#events-inside)).
 ///
 /// A graph and the executable graphs made from it keep the memory, images, kernels and programs of
 /// the recorded commands.
@@ -39,6 +43,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Events inside
+/// A recorded command can wait for events and signal one. The events may be shared with other
+/// processes, and any process may also signal them without a graph. Each run does the following:
+/// - A recorded [`signal`](Command::signal) takes the next number of the event.
+/// - [`after`](Command::after) and [`after_submitted`](Command::after_submitted) wait for the
+///   latest signal at the time when this part of the run is submitted. Signals of earlier nodes of
+///   the same run are included.
+/// - [`after_value`](Command::after_value) waits for the recorded number in the first run of the
+///   executable graph, and for a later number in each further run. If the nodes wait for `n`
+///   different numbers of an event, these numbers grow by `n` from run to run. Two graphs that
+///   signal each other can therefore run in turns, and no host call is needed between the turns.
+///
+/// Such a graph runs in *parts*. A node that waits begins a part, and a node that signals or calls
+/// a function ends one. Each part is submitted as one command, and starts when the previous part is
+/// complete. Therefore record the nodes in an order in which they could run one by one. In
+/// particular, record a signal before a wait for the peer's reply to it.
 pub struct Graph {
     core: Arc<ContextCore>,
     id: u64,
@@ -63,12 +84,44 @@ struct Recorded {
     /// Set for the node that ends a nested graph. It runs after all nodes of that graph, and no
     /// update can replace it.
     ends_graph: bool,
+    /// The function that the node calls. The work of such a node is a marker.
+    function: Option<RepeatableFunction>,
+    /// The events of the node, if it has any.
+    events: Option<Arc<NodeEvents>>,
+}
+
+/// The events that a node waits for, and the event that it signals.
+struct NodeEvents {
+    /// The numbers may be [`LATEST`](crate::api::command::LATEST) or
+    /// [`SUBMITTED`](crate::api::command::SUBMITTED). Other numbers are those of the first run.
+    waits: Vec<(Arc<EventCore>, u64)>,
+    signal: Option<Arc<EventCore>>,
+}
+
+impl NodeEvents {
+    /// Takes the events out of a submission. Returns `None` if it has none.
+    fn take(submission: &mut Submission) -> Option<Arc<Self>> {
+        let waits = std::mem::take(&mut submission.waits).into_vec();
+        let waits: Vec<_> = waits
+            .into_iter()
+            .map(|wait| (wait.event, wait.number))
+            .collect();
+        let signal = submission.signal.take();
+        (signal.is_some() || !waits.is_empty()).then(|| Arc::new(Self { waits, signal }))
+    }
 }
 
 impl Recorded {
     /// Records a command that runs after the nodes `after` of a graph of this context.
-    fn new(core: &ContextCore, submission: Submission, after: Arc<[u32]>) -> Result<Self> {
-        check_events(&submission)?;
+    fn new(core: &ContextCore, mut submission: Submission, after: Arc<[u32]>) -> Result<Self> {
+        let function = match &submission.work {
+            Work::Call(HostFunction::Repeatable(function)) => Some(Arc::clone(function)),
+            _ => None,
+        };
+        if function.is_some() {
+            submission.work = Work::Marker;
+        }
+        let events = NodeEvents::take(&mut submission);
         if let Work::CopyImage(copy) = &submission.work
             && !Arc::ptr_eq(&copy.counter, core.exporter().copied())
         {
@@ -81,20 +134,22 @@ impl Recorded {
             after,
             is_on_host: submission.is_on_host,
             ends_graph: false,
+            function,
+            events,
         })
     }
-}
 
-/// Checks that the command waits for no event and signals none.
-fn check_events(submission: &Submission) -> Result<()> {
-    if submission.waits.is_empty() && submission.signal.is_none() {
-        return Ok(());
+    /// Creates a marker with events, which orders other nodes.
+    fn marker(events: Option<Arc<NodeEvents>>, after: Arc<[u32]>) -> Result<Self> {
+        Ok(Self {
+            work: Arc::new(RecordedWork::new(Work::Marker)?),
+            after,
+            is_on_host: true,
+            ends_graph: false,
+            function: None,
+            events,
+        })
     }
-    Err(Error::Unsupported(
-        "a recorded command waits for no event and signals none; let the command that runs the graph do \
-         that (`ExecutableGraph::command`)"
-            .into(),
-    ))
 }
 
 impl Graph {
@@ -109,8 +164,9 @@ impl Graph {
         }
     }
 
-    /// Records a copy, a fill, a launch, a marker or a barrier. The command starts when all of
-    /// `after` are complete.
+    /// Records a copy, a fill, a launch, a marker, a barrier or a
+    /// [repeatable function](Command::call_repeatedly). The command starts when all of `after` are
+    /// complete.
     ///
     /// Nodes without an order between them may run at the same time. [`Command::after_earlier`] and
     /// [`Command::before_later`] order a command among all nodes of this graph. A
@@ -126,8 +182,8 @@ impl Graph {
     /// # Errors
     /// - [`Error::InvalidArgument`] for a node of another graph, for a graph or an image of another
     ///   context, and for more than 4,294,967,295 nodes.
-    /// - [`Error::Unsupported`] for a command that waits for an event, signals an event, or calls a
-    ///   function.
+    /// - [`Error::Unsupported`] for a [`call`](Command::call) or a [`native`](Command::native)
+    ///   command.
     pub fn add(&mut self, command: Command, after: &[Node]) -> Result<Node> {
         let mut before: SmallVec<[u32; 8]> = match command.submission.after_earlier {
             true => self.ends(),
@@ -138,19 +194,26 @@ impl Graph {
         }
         before.sort_unstable();
         before.dedup();
-        let is_barrier = command.submission.before_later;
-        match &command.submission.work {
-            Work::Graph(run) => {
-                check_events(&command.submission)?;
-                self.add_graph(run, &before)?;
+        let Command {
+            mut submission,
+            divided,
+        } = command;
+        let is_barrier = submission.before_later;
+        let nested = match (&submission.work, &divided) {
+            (_, Some(run)) => Some(run.recorded(&self.core)?),
+            (Work::Graph(run), None) => Some(executable::recorded(&self.core, run)?),
+            _ => None,
+        };
+        match nested {
+            Some(nodes) => {
+                let events = NodeEvents::take(&mut submission);
+                self.add_graph(nodes, events, &before)?;
             }
-            _ => {
+            None => {
                 index_after(self.nodes.len(), 1)?;
-                self.nodes.push(Recorded::new(
-                    &self.core,
-                    command.submission,
-                    before.as_slice().into(),
-                )?);
+                let after = before.as_slice().into();
+                self.nodes
+                    .push(Recorded::new(&self.core, submission, after)?);
             }
         }
         let index = self.nodes.len() as u32 - 1;
@@ -164,37 +227,57 @@ impl Graph {
     }
 
     /// Records the nodes of another graph after the nodes `before`, and then one marker that runs
-    /// after all of them.
-    fn add_graph(&mut self, run: &GraphRun, before: &[u32]) -> Result<()> {
-        if !Arc::ptr_eq(&run.counter, self.core.exporter().copied()) {
-            return Err(Error::invalid("this graph is one of another context"));
+    /// after all of them. Markers wait for the events of the command that runs the other graph, and
+    /// signal its event.
+    fn add_graph(
+        &mut self,
+        nested: Vec<Recorded>,
+        events: Option<Arc<NodeEvents>>,
+        before: &[u32],
+    ) -> Result<()> {
+        index_after(self.nodes.len(), nested.len() + 2)?;
+        let mut before: Arc<[u32]> = before.into();
+        let (waits, signal) = match events.as_deref() {
+            Some(NodeEvents { waits, signal }) => (waits.clone(), signal.clone()),
+            None => (Vec::new(), None),
+        };
+        if !waits.is_empty() {
+            let waits = NodeEvents {
+                waits,
+                signal: None,
+            };
+            let start = Recorded::marker(Some(Arc::new(waits)), before)?;
+            before = [self.nodes.len() as u32].into();
+            self.nodes.push(start);
         }
-        let first = self.nodes.len();
-        index_after(first, run.nodes.len() + 1)?;
-        let mut is_end = vec![true; run.nodes.len()];
-        for node in run.nodes.iter() {
-            let after = match &*node.after {
-                [] => before.into(),
+        let first = self.nodes.len() as u32;
+        let mut is_end = vec![true; nested.len()];
+        for mut node in nested {
+            node.after = match &*node.after {
+                [] => Arc::clone(&before),
                 after => {
                     after
                         .iter()
                         .for_each(|index| is_end[*index as usize] = false);
-                    after.iter().map(|index| index + first as u32).collect()
+                    after.iter().map(|index| index + first).collect()
                 }
             };
-            self.nodes.push(Recorded {
-                work: Arc::clone(&node.work),
-                after,
-                is_on_host: node.is_on_host,
-                ends_graph: node.ends_graph,
-            });
+            self.nodes.push(node);
         }
-        let ends = (first as u32..).zip(is_end).filter(|(_, is_end)| *is_end);
-        let after: Arc<[u32]> = match run.nodes.len() {
-            0 => before.into(),
-            _ => ends.map(|(index, _)| index).collect(),
+        let after: Arc<[u32]> = match is_end.is_empty() {
+            true => before,
+            false => {
+                let ends = (first..).zip(is_end).filter(|(_, is_end)| *is_end);
+                ends.map(|(index, _)| index).collect()
+            }
         };
-        let mut end = Recorded::new(&self.core, Submission::new(Work::Marker), after)?;
+        let signal = signal.map(|event| {
+            Arc::new(NodeEvents {
+                waits: Vec::new(),
+                signal: Some(event),
+            })
+        });
+        let mut end = Recorded::marker(signal, after)?;
         end.ends_graph = true;
         self.nodes.push(end);
         Ok(())
@@ -260,22 +343,5 @@ impl fmt::Debug for Graph {
         f.debug_struct("Graph")
             .field("nodes", &self.nodes.len())
             .finish_non_exhaustive()
-    }
-}
-
-impl Recorded {
-    /// Creates the node that executable graphs of a context use.
-    fn prepare(&self, core: &ContextCore) -> Result<Arc<GraphNode>> {
-        let prepared = match core.backend().graphs() {
-            Some(graphs) => graphs.prepare(self.work.work())?,
-            None => None,
-        };
-        Ok(Arc::new(GraphNode {
-            work: Arc::clone(&self.work),
-            after: Arc::clone(&self.after),
-            is_on_host: self.is_on_host,
-            ends_graph: self.ends_graph,
-            prepared,
-        }))
     }
 }

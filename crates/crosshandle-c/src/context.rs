@@ -1,0 +1,124 @@
+//! Contexts and their options.
+
+use crate::boundary::{entry, given, list, optional_text, place, timeout};
+use crate::device::crosshandle_device;
+use crate::error::{Failure, Result, crosshandle_result};
+use crate::object::{close, get, object, open};
+use crosshandle::{Context, ContextOptions, PeerPolicy};
+use std::ffi::c_char;
+
+/// A device in use. A context allocates, exports and opens memory, and creates events and queues.
+/// Any thread may use it.
+pub struct crosshandle_context {}
+object!(crosshandle_context, Context, 2, "context");
+
+/// Only processes of the same user may open exports: a value of `peers`.
+pub const CROSSHANDLE_PEERS_SAME_USER: u32 = 0;
+/// The same user, and the users in `users`, may open exports: a value of `peers`.
+pub const CROSSHANDLE_PEERS_USERS: u32 = 1;
+/// Every user who can access the socket directory may open exports: a value of `peers`.
+pub const CROSSHANDLE_PEERS_ANYONE: u32 = 2;
+
+/// The options of a context. A structure of zeros, with `size` set, has the defaults:
+/// `crosshandle_context_options options = {.size = sizeof options};`
+#[repr(C)]
+pub struct crosshandle_context_options {
+    /// The size of this structure in bytes. Later versions of the structure are larger.
+    pub size: usize,
+    /// The name that tools show, or null. Other users may see it.
+    pub name: *const c_char,
+    /// The directory of the sockets, or null for the default, `$CROSSHANDLE_SOCKET_DIR` first.
+    pub socket_dir: *const c_char,
+    /// Whether each allocation has its own descriptor and pages. Memory that a holder takes over
+    /// needs this.
+    pub no_pooling: bool,
+    /// Whether large host memory does without huge pages.
+    pub no_huge_pages: bool,
+    /// Whether one allocation may be larger than the memory that the machine has left.
+    pub overcommit: bool,
+    /// Which users may open exports: one of `CROSSHANDLE_PEERS_…`.
+    pub peers: u32,
+    /// The user ids for `CROSSHANDLE_PEERS_USERS`.
+    pub users: *const u32,
+    /// The number of user ids.
+    pub user_count: usize,
+    /// Maximum time in nanoseconds that opening a handle waits for its exporter. 0 is the default
+    /// of 10 s.
+    pub exchange_timeout_ns: u64,
+}
+
+impl crosshandle_context_options {
+    /// Converts the options of a program.
+    unsafe fn read(&self) -> Result<ContextOptions> {
+        if self.size != size_of::<Self>() {
+            return Err(Failure::invalid(
+                "set `size` to the size of crosshandle_context_options",
+            ));
+        }
+        let mut options = ContextOptions::new()
+            .pooling(!self.no_pooling)
+            .huge_pages(!self.no_huge_pages)
+            .overcommit(self.overcommit);
+        // SAFETY: promised by the caller.
+        let (name, directory, users) = unsafe {
+            (
+                optional_text(self.name)?,
+                optional_text(self.socket_dir)?,
+                list(self.users, self.user_count)?,
+            )
+        };
+        if let Some(name) = name {
+            options = options.name(name);
+        }
+        if let Some(directory) = directory {
+            options = options.socket_dir(directory);
+        }
+        options = options.peers(peers(self.peers, users)?);
+        if self.exchange_timeout_ns != 0 {
+            options = options.exchange_timeout(timeout(self.exchange_timeout_ns));
+        }
+        Ok(options)
+    }
+}
+
+/// Converts one of `CROSSHANDLE_PEERS_…` and a list of users.
+pub(crate) fn peers(peers: u32, users: &[u32]) -> Result<PeerPolicy> {
+    match peers {
+        CROSSHANDLE_PEERS_SAME_USER => Ok(PeerPolicy::SameUser),
+        CROSSHANDLE_PEERS_USERS => Ok(PeerPolicy::Users(users.to_vec())),
+        CROSSHANDLE_PEERS_ANYONE => Ok(PeerPolicy::Anyone),
+        _ => Err(Failure::invalid("`peers` is none of CROSSHANDLE_PEERS_…")),
+    }
+}
+
+/// Creates a context on a device. `options` may be null for the defaults.
+///
+/// Errors: those of the driver or the operating system. The caller closes the context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn crosshandle_context_create(
+    device: *const crosshandle_device,
+    options: *const crosshandle_context_options,
+    context: *mut *mut crosshandle_context,
+) -> crosshandle_result {
+    entry! {
+        let context = place(context)?;
+        let options = match options.is_null() {
+            true => ContextOptions::new(),
+            false => given(options)?.read()?,
+        };
+        context.write(open(Context::with_options(get(device)?, options)?));
+        Ok(())
+    }
+}
+
+/// Closes a context. Its memory, events and queues stay usable, and must be closed separately. Its
+/// exports can no longer be opened when all of these are closed too. Closing null does nothing.
+///
+/// The call may block for a second or two until background threads have released objects of the
+/// driver.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn crosshandle_context_close(
+    context: *mut crosshandle_context,
+) -> crosshandle_result {
+    entry!(close(context).map(drop))
+}

@@ -1,0 +1,524 @@
+//! Producers and the slots that they write.
+
+use super::core::ChannelCore;
+use super::layout::{ArrayLayout, ItemHead, USER_BYTES};
+use crate::api::event::{Event, Reached};
+use crate::api::memory::MemoryRange;
+use crate::api::queue::Queue;
+use crosshandle_events::channel::{self, MemberKey};
+use crosshandle_ipc::channel::ChannelRole;
+use crosshandle_os::process;
+use crosshandle_types::SharedBytes;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::sync::{Deadline, Mutex};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A producer of a channel. It reserves slots, and publishes the items that the program has written
+/// into them.
+///
+/// Dropping a producer makes it leave the channel, as soon as its slots are dropped too.
+pub struct Producer {
+    state: channel::Producer,
+    shared: Arc<ProducerShared>,
+    /// Signalled by queues when items are complete.
+    work: Option<Event>,
+    /// Signalled by consumers when the channel has room again.
+    wake: Option<Arc<Event>>,
+}
+
+/// The parts of a producer that its slots use.
+struct ProducerShared {
+    core: Arc<ChannelCore>,
+    key: MemberKey,
+    /// Slots that were dropped without being published.
+    returned: Mutex<Vec<u16>>,
+    has_returned: AtomicBool,
+}
+
+impl Drop for ProducerShared {
+    fn drop(&mut self) {
+        let core = &self.core;
+        if core.is_inherited() {
+            return;
+        }
+        core.control.disarm(ChannelRole::Producer, self.key.index);
+        core.words().remove_producer(self.key);
+        core.wake_armed(ChannelRole::Consumer);
+    }
+}
+
+/// A reserved slot of a channel, which the program may write until it is published. Dropping it
+/// returns the slot without an item.
+#[must_use = "a slot that is dropped is not published"]
+pub struct Slot {
+    shared: Arc<ProducerShared>,
+    slot: u16,
+    is_published: bool,
+    len: usize,
+    user: u8,
+    array: Option<ArrayLayout>,
+}
+
+/// A slot that could not be published, and the reason. It converts to the reason.
+#[derive(Debug)]
+pub struct Unpublished {
+    /// The reason.
+    pub error: Error,
+    /// The slot, which is still reserved and contains what was written.
+    pub slot: Slot,
+}
+
+impl From<Unpublished> for Error {
+    fn from(unpublished: Unpublished) -> Self {
+        unpublished.error
+    }
+}
+
+impl fmt::Display for Unpublished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Unpublished {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+const PUBLISHING: &str = "waiting for room in a channel";
+
+impl Producer {
+    pub(super) fn join(core: &Arc<ChannelCore>) -> Result<Self> {
+        core.check_birth()?;
+        core.check_writable()?;
+        let words = core.words();
+        let joined = words.join_producer(core.control.owner(), &**core);
+        let state = joined.map_err(|error| ChannelCore::error(error, PUBLISHING))?;
+        let shared = Arc::new(ProducerShared {
+            core: Arc::clone(core),
+            key: state.key(),
+            returned: Mutex::default(),
+            has_returned: AtomicBool::new(false),
+        });
+        core.write_card(ChannelRole::Producer, state.key(), None, None)?;
+        Ok(Self {
+            state,
+            shared,
+            work: None,
+            wake: None,
+        })
+    }
+
+    /// Reserves a slot for an item. Never waits: a channel has enough slots for all its members.
+    ///
+    /// # Errors
+    /// [`ChannelFault::TooManyHeld`](super::ChannelFault::TooManyHeld) if the producer has its
+    /// maximum number of reserved slots.
+    #[inline]
+    pub fn reserve(&mut self) -> Result<Slot> {
+        let core = &*self.shared.core;
+        core.check_birth()?;
+        if self.shared.has_returned.load(Ordering::Relaxed) {
+            self.take_back();
+        }
+        let core = &*self.shared.core;
+        let slot = core
+            .words()
+            .reserve(&mut self.state, core)
+            .map_err(|error| ChannelCore::error(error, PUBLISHING))?;
+        let plan = &core.plan;
+        Ok(Slot {
+            slot,
+            is_published: false,
+            len: plan.array.map_or(plan.slot_size, |array| array.len()),
+            user: 0,
+            array: plan.array,
+            shared: Arc::clone(&self.shared),
+        })
+    }
+
+    #[cold]
+    fn take_back(&mut self) {
+        self.shared.has_returned.store(false, Ordering::Relaxed);
+        for slot in std::mem::take(&mut *self.shared.returned.lock()) {
+            self.shared.core.words().cancel(&mut self.state, slot);
+        }
+    }
+
+    /// Publishes the item in a slot, and returns the item's number. The first item of a channel has
+    /// the number 0. Waits while the channel is full, if the channel was created so.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a slot of another producer.
+    pub fn publish(&mut self, slot: Slot) -> Result<u64, Unpublished> {
+        self.publish_by(slot, Deadline::NEVER, 0)
+    }
+
+    /// Publishes the item in a slot, and waits for room for at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish). Also [`Error::TimedOut`].
+    pub fn publish_timeout(&mut self, slot: Slot, timeout: Duration) -> Result<u64, Unpublished> {
+        self.publish_by(slot, Deadline::after(timeout), 0)
+    }
+
+    /// Publishes the item in a slot if the channel has room.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish). Also [`Error::TimedOut`] if the channel is full.
+    pub fn try_publish(&mut self, slot: Slot) -> Result<u64, Unpublished> {
+        self.publish_by(slot, Deadline::now(), 0)
+    }
+
+    /// Publishes the item in a slot. The item is complete when all commands are complete that were
+    /// submitted to the queue before. This call does not wait for them. Consumers on the host
+    /// receive the item then, and consumers with a queue make their queue wait.
+    ///
+    /// # Errors
+    /// As [`publish_timeout`](Self::publish_timeout), and the errors of [`Queue::signal`].
+    pub fn publish_on(
+        &mut self,
+        queue: &Queue,
+        slot: Slot,
+        timeout: Duration,
+    ) -> Result<u64, Unpublished> {
+        match self.signal_on(queue) {
+            Ok(signal) => self.publish_by(slot, Deadline::after(timeout), signal),
+            Err(error) => Err(Unpublished { error, slot }),
+        }
+    }
+
+    fn signal_on(&mut self, queue: &Queue) -> Result<u64> {
+        if self.work.is_none() {
+            self.work = Some(self.shared.core.create_event()?);
+            self.write_card()?;
+        }
+        queue.signal_numbered(self.work.as_ref().expect("just made"))
+    }
+
+    fn write_card(&self) -> Result<()> {
+        self.shared.core.write_card(
+            ChannelRole::Producer,
+            self.shared.key,
+            self.work.as_ref(),
+            self.wake.as_deref(),
+        )
+    }
+
+    #[inline]
+    fn publish_by(
+        &mut self,
+        mut slot: Slot,
+        deadline: Deadline,
+        signal: u64,
+    ) -> Result<u64, Unpublished> {
+        match self.try_publish_by(&mut slot, deadline, signal) {
+            Ok(number) => Ok(number),
+            Err(error) => Err(Unpublished { error, slot }),
+        }
+    }
+
+    #[inline]
+    fn try_publish_by(&mut self, slot: &mut Slot, deadline: Deadline, signal: u64) -> Result<u64> {
+        let core = &*self.shared.core;
+        core.check_birth()?;
+        if !Arc::ptr_eq(&slot.shared, &self.shared) {
+            return Err(Error::invalid("this slot belongs to another producer"));
+        }
+        let head = ItemHead {
+            time: process::monotonic_nanoseconds(),
+            len: slot.len,
+            signal,
+            producer: (self.shared.key.index, self.shared.key.generation),
+            array: slot.array,
+            user: slot.user,
+        };
+        core.plan
+            .layout
+            .store_head(core.items()?, slot.slot, &head)?;
+        let number = core
+            .words()
+            .publish(&mut self.state, slot.slot, core, deadline.instant())
+            .map_err(|error| ChannelCore::error(error, PUBLISHING))?;
+        slot.is_published = true;
+        core.wake_armed(ChannelRole::Consumer);
+        Ok(number)
+    }
+
+    /// Copies bytes into a slot and publishes it, as [`publish`](Self::publish) does.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve) and [`publish`](Self::publish). Also
+    /// [`Error::InvalidArgument`] for more bytes than a slot has, or than the channel's arrays
+    /// have.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<u64> {
+        self.send_by(bytes, Deadline::NEVER)
+    }
+
+    /// Copies bytes into a slot and publishes it, as
+    /// [`publish_timeout`](Self::publish_timeout) does.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send). Also [`Error::TimedOut`].
+    pub fn send_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<u64> {
+        self.send_by(bytes, Deadline::after(timeout))
+    }
+
+    /// Copies bytes into a slot and publishes it if the channel has room.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send). Also [`Error::TimedOut`] if the channel is full.
+    pub fn try_send(&mut self, bytes: &[u8]) -> Result<u64> {
+        self.send_by(bytes, Deadline::now())
+    }
+
+    #[inline]
+    fn send_by(&mut self, bytes: &[u8], deadline: Deadline) -> Result<u64> {
+        let mut slot = self.reserve()?;
+        slot.set_len(bytes.len())?;
+        slot.write(0, bytes)?;
+        self.try_publish_by(&mut slot, deadline, 0)
+    }
+
+    /// Returns a future that publishes a slot when the channel has room.
+    pub fn publishing(&mut self, slot: Slot) -> Publishing<'_> {
+        Publishing {
+            producer: self,
+            slot: Some(slot),
+            awaited: None,
+        }
+    }
+
+    /// Asks consumers to signal this producer, and returns the number of the next signal.
+    fn arm(&mut self) -> Result<(Arc<Event>, u64)> {
+        let core = &self.shared.core;
+        let event = match &self.wake {
+            Some(event) => Arc::clone(event),
+            None => {
+                let event = Arc::new(core.create_event()?);
+                core.note_wake(&event);
+                self.wake = Some(Arc::clone(&event));
+                self.write_card()?;
+                event
+            }
+        };
+        let core = &self.shared.core;
+        core.control.watch_peers();
+        let next = event.submitted() + 1;
+        core.control.arm(ChannelRole::Producer, self.shared.key);
+        Ok((event, next))
+    }
+
+    fn disarm(&self) {
+        let shared = &self.shared;
+        shared
+            .core
+            .control
+            .disarm(ChannelRole::Producer, shared.key.index);
+    }
+
+    /// Returns how many producers and consumers are alive.
+    pub fn members(&self) -> (usize, usize) {
+        super::members(&self.shared.core)
+    }
+}
+
+impl fmt::Debug for Producer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer")
+            .field("key", &self.state.key())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A future that publishes a slot, returned by [`Producer::publishing`]. Dropping it drops the slot
+/// unpublished.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Publishing<'a> {
+    producer: &'a mut Producer,
+    slot: Option<Slot>,
+    awaited: Option<Reached>,
+}
+
+impl Future for Publishing<'_> {
+    type Output = Result<u64, Unpublished>;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        loop {
+            if let Some(reached) = &mut this.awaited {
+                let Poll::Ready(_) = Pin::new(reached).poll(task) else {
+                    return Poll::Pending;
+                };
+                this.awaited = None;
+            }
+            let slot = this.slot.take().expect("polled after completion");
+            let slot = match this.producer.try_publish(slot) {
+                Err(Unpublished {
+                    error: Error::TimedOut(_),
+                    slot,
+                }) => slot,
+                result => return Poll::Ready(result),
+            };
+            let armed = this.producer.arm();
+            let (event, next) = match armed {
+                Ok(armed) => armed,
+                Err(error) => return Poll::Ready(Err(Unpublished { error, slot })),
+            };
+            // A consumer may have made room before it could see the request.
+            match this.producer.try_publish(slot) {
+                Err(Unpublished {
+                    error: Error::TimedOut(_),
+                    slot,
+                }) => this.slot = Some(slot),
+                result => {
+                    this.producer.disarm();
+                    return Poll::Ready(result);
+                }
+            }
+            this.awaited = Some(event.reached(next));
+        }
+    }
+}
+
+impl Slot {
+    fn core(&self) -> &ChannelCore {
+        &self.shared.core
+    }
+
+    /// Returns the size of the slot in bytes.
+    pub fn size(&self) -> usize {
+        self.core().plan.slot_size
+    }
+
+    /// Returns the length of the item in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether the item has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Sets the length of the item in bytes (default: the whole slot, or the channel's array).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for more bytes than the slot has, or for another length than that
+    /// of the item's array.
+    #[inline]
+    pub fn set_len(&mut self, len: usize) -> Result<()> {
+        if let Some(array) = &self.array
+            && array.len() != len
+        {
+            return Err(Error::invalid(format!(
+                "the item is an array of {} bytes, and cannot have {len}",
+                array.len()
+            )));
+        }
+        self.core().part_of_slot(len)?;
+        self.len = len;
+        Ok(())
+    }
+
+    /// Makes the item an array, and sets its length.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an array that does not fit into the slot, and for another
+    /// array than the one that the channel was created for.
+    pub fn set_array(&mut self, array: ArrayLayout) -> Result<()> {
+        if let Some(expected) = &self.core().plan.array
+            && *expected != array
+        {
+            return Err(Error::invalid(format!(
+                "the channel is for arrays of shape {:?} with {} bits of type {}, not of shape {:?} \
+                 with {} bits of type {}",
+                expected.shape(),
+                expected.bits(),
+                expected.code(),
+                array.shape(),
+                array.bits(),
+                array.code(),
+            )));
+        }
+        self.core().part_of_slot(array.len())?;
+        self.array = Some(array);
+        self.len = array.len();
+        Ok(())
+    }
+
+    /// Sets bytes that the item carries in addition to its contents, at most [`USER_BYTES`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for more bytes.
+    pub fn set_user(&mut self, user: &[u8]) -> Result<()> {
+        if user.len() > USER_BYTES {
+            return Err(Error::invalid(format!(
+                "an item carries {USER_BYTES} bytes of the program's, and not {}",
+                user.len()
+            )));
+        }
+        let core = &self.shared.core;
+        core.plan
+            .layout
+            .store_user(core.items()?, self.slot, user)?;
+        self.user = user.len() as u8;
+        Ok(())
+    }
+
+    /// Returns the bytes of the whole slot for access by the host.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a slot that the host cannot access.
+    #[inline]
+    pub fn bytes(&self) -> Result<SharedBytes<'_>> {
+        self.core().content_bytes(self.slot, self.size())
+    }
+
+    /// Copies bytes into the slot. If the host cannot access the slot, a queue of the device copies
+    /// them, and the call waits for it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the bytes are not all inside the slot.
+    #[inline]
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<()> {
+        self.shared.core.write_content(self.slot, offset, from)
+    }
+
+    /// Returns the memory of the whole slot for commands.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn range(&self) -> Result<MemoryRange> {
+        self.core().content_range(self.slot, self.size())
+    }
+
+    /// Returns the address of the slot, as [`Memory::as_ptr`](crate::Memory::as_ptr) does.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.core().content_pointer(self.slot)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if !self.is_published {
+            self.shared.returned.lock().push(self.slot);
+            self.shared.has_returned.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}

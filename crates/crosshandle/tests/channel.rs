@@ -1,0 +1,657 @@
+//! Channels between processes: items, waiting, roles, deaths, and invalid values.
+
+#[allow(dead_code, reason = "each program uses a part of it")]
+mod common;
+
+use common::{DEADLINE, Directory, Parent, Process, is};
+use crosshandle::channel::{
+    ArrayLayout, Channel, ChannelFault, ChannelOptions, Consumer, Delivery, Item, Producer,
+    WhenFull,
+};
+use crosshandle::holder::{self, HoldOptions, Holder, ServeOptions};
+use crosshandle::{Access, Command, Error, MemoryHandle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::pin::{Pin, pin};
+use std::thread;
+use std::time::Duration;
+
+const SENDER: &str = "sender";
+const RECEIVER: &str = "receiver";
+const HOLDER: &str = "holder";
+
+/// Runs the role of a second process, if this is one. All tests share these roles.
+fn role() -> bool {
+    if is(SENDER) {
+        send();
+    } else if is(RECEIVER) {
+        receive();
+    } else if is(HOLDER) {
+        let mut parent = Parent::new();
+        let options = ServeOptions::new().socket_dir(Directory::inherited().path());
+        holder::serve(options, || parent.say("ready")).expect("it held");
+    } else {
+        return false;
+    }
+    true
+}
+
+/// Opens the channel that the parent names.
+fn opened(parent: &mut Parent) -> Channel {
+    let handle = parent.hear().expect("a handle");
+    let context = Directory::inherited().context();
+    Channel::open(&context, &handle.parse().expect("a handle")).expect("opened")
+}
+
+/// Sends as many numbers as the parent says each time, and reserves a slot at "reserve".
+fn send() {
+    let mut parent = Parent::new();
+    let channel = opened(&mut parent);
+    let mut producer = match channel.producer() {
+        Ok(producer) => producer,
+        Err(error) => return parent.say(error),
+    };
+    parent.say("joined");
+    let mut slots = Vec::new();
+    let mut next = 0_u64;
+    while let Some(line) = parent.hear() {
+        match line.as_str() {
+            "reserve" => slots.push(producer.reserve().expect("a slot")),
+            "leave" => break,
+            number => {
+                let end = next + number.parse::<u64>().expect("a number");
+                for value in next..end {
+                    producer
+                        .send_timeout(&value.to_le_bytes(), DEADLINE)
+                        .expect("sent");
+                }
+                next = end;
+            }
+        }
+        parent.say("done");
+    }
+}
+
+/// Receives items until the channel ends, or keeps as many as the parent says.
+fn receive() {
+    let mut parent = Parent::new();
+    let channel = opened(&mut parent);
+    assert!(channel.producer().is_err());
+    let mut consumer = channel.consumer().expect("a consumer");
+    parent.say("joined");
+    let mut kept = Vec::new();
+    while let Some(line) = parent.hear() {
+        if line == "all" {
+            let mut numbers = Vec::new();
+            let ended = loop {
+                match consumer.receive_timeout(DEADLINE) {
+                    Ok(item) => numbers.push(value(&item)),
+                    Err(error) => break error,
+                }
+            };
+            parent.say(format!("{numbers:?} {:?}", fault(ended)));
+        } else {
+            for _ in 0..line.parse::<usize>().expect("a number") {
+                kept.push(consumer.receive_timeout(DEADLINE).expect("an item"));
+            }
+            parent.say("kept");
+        }
+    }
+}
+
+fn fault(error: Error) -> ChannelFault {
+    match error {
+        Error::Channel(fault) => fault,
+        error => panic!("{error}"),
+    }
+}
+
+fn value(item: &Item) -> u64 {
+    let mut bytes = [0; 8];
+    item.read(0, &mut bytes).expect("8 bytes");
+    u64::from_le_bytes(bytes)
+}
+
+fn started(test: &str, role: &str, directory: &Directory, handle: MemoryHandle) -> Process {
+    let mut process = Process::start(test, role, directory);
+    process.say(&handle.to_string());
+    assert_eq!(process.hear(), "joined");
+    process
+}
+
+fn made(directory: &Directory, options: ChannelOptions) -> Channel {
+    Channel::create(&directory.context(), options).expect("a channel")
+}
+
+/// Receives numbers until the channel ends.
+fn all(consumer: &mut Consumer) -> (Vec<u64>, ChannelFault) {
+    let mut numbers = Vec::new();
+    loop {
+        match consumer.receive_timeout(DEADLINE) {
+            Ok(item) => numbers.push(value(&item)),
+            Err(error) => return (numbers, fault(error)),
+        }
+    }
+}
+
+#[test]
+fn items_cross_processes_in_order_and_the_channel_closes() {
+    const TEST: &str = "items_cross_processes_in_order_and_the_channel_closes";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(64).depth(4));
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
+    sender.say("1000");
+    sender.say("leave");
+    let (numbers, ended) = all(&mut consumer);
+    assert_eq!(numbers, Vec::from_iter(0..1000));
+    assert_eq!(ended, ChannelFault::Closed);
+    assert_eq!(channel.published(), 1000);
+}
+
+#[test]
+fn all_items_of_a_dead_producer_arrive_before_the_error() {
+    const TEST: &str = "all_items_of_a_dead_producer_arrive_before_the_error";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(64).depth(8));
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
+    for line in ["5", "reserve"] {
+        sender.say(line);
+        assert_eq!(sender.hear(), "done");
+    }
+    sender.kill();
+    let (numbers, ended) = all(&mut consumer);
+    assert_eq!(numbers, [0, 1, 2, 3, 4]);
+    assert_eq!(ended, ChannelFault::ProducerDied);
+    assert!(Error::Channel(ended).is_peer_dead());
+    // The next producer gets the place, and all slots.
+    let mut producer = channel.producer().expect("a place");
+    for number in 0..100 {
+        producer.send(&u64::to_le_bytes(number)).expect("sent");
+        let item = consumer.receive_timeout(DEADLINE).expect("an item");
+        assert_eq!(value(&item), number);
+    }
+}
+
+#[test]
+fn a_sleeping_consumer_learns_of_the_death_of_the_last_producer() {
+    const TEST: &str = "a_sleeping_consumer_learns_of_the_death_of_the_last_producer";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(64));
+    let mut consumer = channel.consumer().expect("a consumer");
+    let sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
+    let receiving = thread::spawn(move || consumer.receive().map(drop));
+    sender.kill();
+    let ended = receiving.join().expect("no panic").unwrap_err();
+    assert_eq!(fault(ended), ChannelFault::ProducerDied);
+}
+
+#[test]
+fn slots_of_a_dead_consumer_return() {
+    const TEST: &str = "slots_of_a_dead_consumer_return";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(64).depth(2).held(3));
+    let mut producer = channel.producer().expect("a producer");
+    for round in 0..3 {
+        let handle = channel.consumer_handle().unwrap();
+        let mut receiver = started(TEST, RECEIVER, &directory, handle);
+        receiver.say("3");
+        for value in 0..5_u64 {
+            producer
+                .send_timeout(&value.to_le_bytes(), DEADLINE)
+                .expect("sent");
+        }
+        assert_eq!(receiver.hear(), "kept");
+        let full = producer.try_send(&[0; 8]).unwrap_err();
+        assert!(full.is_timeout(), "round {round}: {full}");
+        receiver.kill();
+        let mut consumer = channel.consumer().expect("the dead consumer's place");
+        for expected in 3..5 {
+            let item = consumer.receive_timeout(DEADLINE).expect("an item");
+            assert_eq!(value(&item), expected, "delivered twice");
+        }
+        for number in 0..50 {
+            producer
+                .send_timeout(&u64::to_le_bytes(number), DEADLINE)
+                .expect("sent");
+            let item = consumer.receive_timeout(DEADLINE).expect("an item");
+            assert_eq!(value(&item), number);
+        }
+    }
+}
+
+#[test]
+fn every_consumer_of_a_broadcast_gets_every_item() {
+    const TEST: &str = "every_consumer_of_a_broadcast_gets_every_item";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let options = ChannelOptions::new(8).delivery(Delivery::Broadcast);
+    let channel = made(&directory, options.depth(4).consumers(3));
+    let handle = channel.consumer_handle().unwrap();
+    let mut receivers = [(); 3].map(|()| started(TEST, RECEIVER, &directory, handle));
+    let mut producer = channel.producer().expect("a producer");
+    for receiver in &mut receivers {
+        receiver.say("all");
+    }
+    for number in 0..200_u64 {
+        producer
+            .send_timeout(&number.to_le_bytes(), DEADLINE)
+            .expect("sent");
+    }
+    drop(producer);
+    let expected = format!("{:?} Closed", Vec::from_iter(0..200));
+    for mut receiver in receivers {
+        assert_eq!(receiver.hear(), expected);
+    }
+}
+
+#[test]
+fn a_stopped_consumer_blocks_no_broadcast_that_drops_the_oldest() {
+    const TEST: &str = "a_stopped_consumer_blocks_no_broadcast_that_drops_the_oldest";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let options = ChannelOptions::new(8)
+        .delivery(Delivery::Broadcast)
+        .when_full(WhenFull::DropOldest);
+    let channel = made(&directory, options.depth(4).consumers(2));
+    let handle = channel.consumer_handle().unwrap();
+    let receiver = started(TEST, RECEIVER, &directory, handle);
+    receiver.stop();
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut producer = channel.producer().expect("a producer");
+    for number in 0..100_u64 {
+        producer
+            .try_send(&number.to_le_bytes())
+            .expect("never full");
+        let item = consumer.receive_timeout(DEADLINE).expect("an item");
+        assert_eq!(value(&item), number);
+    }
+    for number in 100..110_u64 {
+        producer
+            .try_send(&number.to_le_bytes())
+            .expect("never full");
+    }
+    let latest = consumer.receive_latest(DEADLINE).expect("an item");
+    assert_eq!(value(&latest), 109);
+    assert_eq!(consumer.lost(), 6);
+}
+
+#[test]
+fn roles_and_arrays_are_checked() {
+    const TEST: &str = "roles_and_arrays_are_checked";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let frame = ArrayLayout::new(1, 8, &[4, 6, 3]).expect("an array");
+    let channel = made(&directory, ChannelOptions::of_arrays(frame));
+    let producer = channel.producer().expect("a producer");
+    let second = channel.producer().unwrap_err();
+    assert_eq!(fault(second), ChannelFault::NoPlace);
+    let mut sender = Process::start(TEST, SENDER, &directory);
+    sender.say(&channel.handle().unwrap().to_string());
+    assert!(sender.hear().contains("create it for more"));
+    drop(producer);
+    let reader = Channel::open(&directory.context(), &channel.consumer_handle().unwrap()).unwrap();
+    assert!(matches!(reader.producer(), Err(Error::ReadOnly)));
+    assert_eq!(reader.access(), Access::ReadOnly);
+    assert_eq!(reader.array(), Some(&frame));
+
+    let mut consumer = reader.consumer().expect("a consumer");
+    let mut producer = channel.producer().expect("a producer");
+    let mut slot = producer.reserve().expect("a slot");
+    let other = ArrayLayout::new(1, 8, &[4, 6, 4]).expect("an array");
+    let message = slot.set_array(other).unwrap_err().to_string();
+    assert!(message.contains("[4, 6, 3]") && message.contains("[4, 6, 4]"));
+    assert!(slot.set_len(71).is_err());
+    assert!(slot.set_user(&[0; 65]).is_err());
+    slot.set_user(b"camera 1").expect("few bytes");
+    slot.write(0, &[7; 72]).expect("72 bytes");
+    assert!(slot.write(1, &[7; 72]).is_err());
+    producer.publish(slot).expect("published");
+    let item = consumer.receive_timeout(DEADLINE).expect("an item");
+    assert_eq!(item.array(), Some(&frame));
+    assert_eq!(item.to_vec().unwrap(), [7; 72]);
+    assert_eq!(&*item.user().unwrap(), b"camera 1");
+    assert!(item.time() > 0);
+    assert!(matches!(
+        item.bytes().unwrap().write(0, &[1]),
+        Err(Error::ReadOnly)
+    ));
+    let memory = directory.context().allocate(8192).unwrap();
+    memory.write(0, &[0; 8192]).unwrap();
+    let not_a_channel = Channel::open(&directory.context(), &memory.handle().unwrap());
+    assert!(matches!(
+        not_a_channel,
+        Err(Error::Stale | Error::Protocol(_) | Error::ExporterGone { .. })
+    ));
+    for options in [
+        ChannelOptions::new(0),
+        ChannelOptions::new(8).depth(3),
+        ChannelOptions::new(8).consumers(65),
+        ChannelOptions::new(usize::MAX),
+    ] {
+        let refused = Channel::create(&directory.context(), options);
+        assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    }
+}
+
+#[test]
+fn a_member_has_a_limited_number_of_slots() {
+    let directory = Directory::new();
+    let channel = made(
+        &directory,
+        ChannelOptions::new(8).reserved(2).held(2).depth(4),
+    );
+    let mut producer = channel.producer().expect("a producer");
+    let mut consumer = channel.consumer().expect("a consumer");
+    let slots = [(); 2].map(|()| producer.reserve().expect("a slot"));
+    assert_eq!(
+        fault(producer.reserve().unwrap_err()),
+        ChannelFault::TooManyHeld
+    );
+    drop(slots);
+    for number in 0..4_u64 {
+        producer.send(&number.to_le_bytes()).expect("sent");
+    }
+    let items = [(); 2].map(|()| consumer.receive().expect("an item"));
+    assert_eq!(
+        fault(consumer.receive().unwrap_err()),
+        ChannelFault::TooManyHeld
+    );
+    // Items may be dropped on another thread.
+    thread::spawn(move || drop(items)).join().expect("no panic");
+    assert_eq!(value(&consumer.receive().expect("an item")), 2);
+    // Items outlive their consumer, and the slots return afterwards.
+    let last = consumer.receive().expect("an item");
+    drop(consumer);
+    assert_eq!(
+        fault(channel.consumer().unwrap_err()),
+        ChannelFault::NoPlace
+    );
+    assert_eq!(value(&last), 3);
+    drop(last);
+    drop(channel.consumer().expect("the place is free"));
+    let other = made(&directory, ChannelOptions::new(8));
+    let slot = other.producer().unwrap().reserve().unwrap();
+    assert!(
+        producer
+            .publish(slot)
+            .unwrap_err()
+            .error
+            .to_string()
+            .contains("another producer")
+    );
+}
+
+/// Polls a future until it is ready. The waker unparks this thread.
+fn finished<F: Future>(future: F) -> F::Output {
+    smol::block_on(future)
+}
+
+#[test]
+fn futures_streams_and_descriptors_wait_for_items() {
+    const TEST: &str = "futures_streams_and_descriptors_wait_for_items";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(8).depth(2));
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
+    let task = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    // A dropped future loses no item.
+    assert!(pin!(consumer.receiving()).poll(task).is_pending());
+    for expected in 0..100 {
+        sender.say("1");
+        let item = finished(consumer.receiving()).expect("an item");
+        assert_eq!(value(&item), expected);
+        assert_eq!(sender.hear(), "done");
+    }
+    // The descriptor is readable as long as there are items.
+    let is_readable = |consumer: &mut Consumer, limit: Duration| {
+        let limit = Timespec::try_from(limit).expect("short");
+        let descriptor = consumer.descriptor().expect("a descriptor");
+        poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&limit)).expect("a poll") == 1
+    };
+    assert!(
+        is_readable(&mut consumer, DEADLINE),
+        "the first look is always worthwhile"
+    );
+    assert!(consumer.try_receive().expect("alive").is_none());
+    assert!(!is_readable(&mut consumer, Duration::ZERO));
+    for expected in (100..150).step_by(2) {
+        sender.say("2");
+        for expected in expected..expected + 2 {
+            let item = loop {
+                assert!(is_readable(&mut consumer, DEADLINE));
+                if let Some(item) = consumer.try_receive().expect("alive") {
+                    break item;
+                }
+            };
+            assert_eq!(value(&item), expected);
+        }
+        assert_eq!(sender.hear(), "done");
+    }
+    while consumer.try_receive().expect("alive").is_some() {}
+    assert!(!is_readable(&mut consumer, Duration::ZERO));
+    sender.kill();
+    assert!(is_readable(&mut consumer, DEADLINE), "a death is reported");
+    let ended = loop {
+        match consumer.try_receive() {
+            Ok(item) => assert!(item.is_none()),
+            Err(error) => break fault(error),
+        }
+        assert!(is_readable(&mut consumer, DEADLINE));
+    };
+    assert_eq!(ended, ChannelFault::ProducerDied);
+}
+
+#[test]
+fn a_task_publishes_when_there_is_room_and_a_stream_ends() {
+    use futures_core::Stream;
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(8).depth(1));
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut producer: Producer = channel.producer().expect("a producer");
+    let sending = thread::spawn(move || {
+        for number in 0..500_u64 {
+            let mut slot = producer.reserve().expect("a slot");
+            slot.write(0, &number.to_le_bytes()).expect("8 bytes");
+            assert_eq!(
+                finished(producer.publishing(slot)).expect("published"),
+                number
+            );
+        }
+    });
+    let next = |consumer: &mut Consumer| {
+        finished(std::future::poll_fn(|task| {
+            Pin::new(&mut *consumer).poll_next(task)
+        }))
+    };
+    for expected in 0..500 {
+        let item = next(&mut consumer).expect("not the end").expect("an item");
+        assert_eq!(value(&item), expected);
+    }
+    sending.join().expect("no panic");
+    assert!(next(&mut consumer).is_none());
+}
+
+#[test]
+fn queues_publish_wait_and_release() {
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(4096).depth(2).held(2));
+    let (ours, theirs) = (directory.context(), directory.context());
+    let other = Channel::open(&theirs, &channel.handle().unwrap()).expect("opened");
+    let (first, second) = (ours.create_queue().unwrap(), theirs.create_queue().unwrap());
+    let mut producer = channel.producer().expect("a producer");
+    let mut consumer = other.consumer().expect("a consumer");
+    let gate = ours.create_event().unwrap();
+    let copies = theirs.allocate(4096).unwrap();
+    for number in 1..50_u8 {
+        let slot = producer.reserve().expect("a slot");
+        let fill = Command::fill(slot.range().unwrap(), &[number]).unwrap();
+        first
+            .submit(fill.after_value(&gate, number.into()))
+            .unwrap();
+        producer
+            .publish_on(&first, slot, DEADLINE)
+            .expect("published");
+        // The item is published but not complete.
+        assert!(consumer.try_receive().expect("alive").is_none());
+        let late = consumer.receive_timeout(Duration::ZERO).unwrap_err();
+        assert!(late.is_timeout());
+        if number % 2 == 0 {
+            gate.signal().unwrap();
+            let item = consumer.receive_timeout(DEADLINE).expect("an item");
+            assert_eq!(item.to_vec().unwrap(), [number; 4096]);
+            continue;
+        }
+        let item = consumer.receive_on(&second, DEADLINE).expect("an item");
+        let copy = Command::copy(item.range().unwrap(), copies.all()).unwrap();
+        second.submit(copy).unwrap();
+        item.release_on(&second).expect("released");
+        gate.signal().unwrap();
+        second.finish_timeout(DEADLINE).unwrap();
+        let mut bytes = [0; 4096];
+        copies.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [number; 4096]);
+    }
+}
+
+/// The slot of an item that a queue releases is not written before the queue gets there.
+#[test]
+fn a_slot_that_a_queue_releases_is_not_reused_before() {
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(8).depth(1).held(2));
+    let context = directory.context();
+    let queue = context.create_queue().unwrap();
+    let gate = context.create_event().unwrap();
+    let mut producer = channel.producer().expect("a producer");
+    let mut consumer = channel.consumer().expect("a consumer");
+    producer.send(&1_u64.to_le_bytes()).expect("sent");
+    let item = consumer.receive().expect("an item");
+    let place = item.as_ptr();
+    queue
+        .submit(Command::barrier().after_value(&gate, 1))
+        .unwrap();
+    item.release_on(&queue).expect("released");
+    for number in 0..20_u64 {
+        producer.send(&number.to_le_bytes()).expect("sent");
+        assert_ne!(consumer.receive().expect("an item").as_ptr(), place);
+    }
+    gate.signal().unwrap();
+    queue.finish_timeout(DEADLINE).unwrap();
+    let is_reused = (0..20_u64).any(|number| {
+        producer.send(&number.to_le_bytes()).expect("sent");
+        consumer.receive().expect("an item").as_ptr() == place
+    });
+    assert!(is_reused);
+}
+
+#[test]
+fn a_held_channel_outlives_its_processes() {
+    const TEST: &str = "a_held_channel_outlives_its_processes";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let mut keeper = Process::start(TEST, HOLDER, &directory);
+    assert_eq!(keeper.hear(), "ready");
+    let holder = Holder::new().socket_dir(directory.path());
+    let channel = made(&directory, ChannelOptions::new(8).awaits_producers(true));
+    let handle = channel.handle().unwrap();
+    channel
+        .hand_over(&holder, "frames", HoldOptions::new())
+        .expect("handed over");
+    let mut sender = started(TEST, SENDER, &directory, handle);
+    sender.say("3");
+    assert_eq!(sender.hear(), "done");
+    drop(channel);
+    sender.kill();
+    let context = directory.context();
+    let open = |access| Channel::open_name(&context, &holder, "frames", access).expect("opened");
+    let mut consumer = open(Access::ReadOnly).consumer().expect("a consumer");
+    for expected in 0..3 {
+        assert_eq!(
+            value(&consumer.receive_timeout(DEADLINE).expect("an item")),
+            expected
+        );
+    }
+    assert!(
+        consumer
+            .try_receive()
+            .expect("it awaits the next producer")
+            .is_none()
+    );
+    assert!(
+        consumer
+            .receive_timeout(Duration::from_millis(1))
+            .unwrap_err()
+            .is_timeout()
+    );
+    // The next producer continues the numbers.
+    let mut sender = started(TEST, SENDER, &directory, handle);
+    sender.say("1");
+    let item = consumer.receive_timeout(DEADLINE).expect("an item");
+    assert_eq!((item.number(), value(&item)), (3, 0));
+    let refused = open(Access::ReadWrite).producer().unwrap_err();
+    assert_eq!(fault(refused), ChannelFault::NoPlace);
+    sender.say("leave");
+    sender.end();
+    open(Access::ReadWrite).producer().expect("a place");
+    holder.stop().expect("stopped");
+    keeper.end();
+}
+
+/// A producer that writes arbitrary headers spoils items, and nothing else.
+#[test]
+fn invalid_headers_are_refused() {
+    let directory = Directory::new();
+    let frame = ArrayLayout::new(2, 32, &[4]).expect("an array");
+    let channel = made(&directory, ChannelOptions::of_arrays(frame).depth(4));
+    let hostile = directory.context().open_memory(&channel.handle().unwrap());
+    let memory = hostile.expect("the memory of the items");
+    let mut producer = channel.producer().expect("a producer");
+    let mut consumer = channel.consumer().expect("a consumer");
+    let len = memory.len();
+    let mut before = vec![0; len];
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut refused = 0;
+    for _ in 0..2000 {
+        producer.send(&[1; 16]).expect("sent");
+        memory.read(0, &mut before).unwrap();
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+        let place = (random >> 33) as usize % (len / 8) * 8;
+        memory.write(place, &random.to_le_bytes()).unwrap();
+        match consumer.receive_timeout(DEADLINE) {
+            Ok(item) => {
+                assert_eq!(item.array(), Some(&frame));
+                assert_eq!(item.to_vec().unwrap().len(), 16);
+                assert!(item.user().unwrap().len() <= 64);
+            }
+            Err(Error::Channel(ChannelFault::Corrupt | ChannelFault::ProducerDied)) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+        let opened = Channel::open(&directory.context(), &channel.handle().unwrap());
+        drop(opened);
+        memory.write(0, &before).unwrap();
+    }
+    assert!(refused > 0);
+}
