@@ -10,6 +10,7 @@
 //! same time.
 
 mod awaited;
+mod channels;
 mod diversion;
 mod events;
 mod filter;
@@ -108,6 +109,7 @@ fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Reply {
         awaited::execute,
         diversion::execute,
         queues::execute,
+        channels::execute,
         kernels::execute,
         graphs::execute,
         physical::execute,
