@@ -191,6 +191,7 @@ macro_rules! for_each_case {
                 queues_publish_and_release
                 deaths_cost_no_slot
                 broadcasts_reach_every_consumer
+                kills_after_any_instruction_cost_nothing
             }
             graph_events {
                 runs_alternate_inside

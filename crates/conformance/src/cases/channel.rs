@@ -1,9 +1,10 @@
 //! Cases about channels whose slots are in the memory of the device.
 
 use crate::failure::{Failure, Verdict};
+use crate::faults::sample_channel_kills;
 use crate::harness::{Harness, Transfer, deadline};
 use crate::pattern::pattern;
-use crate::suite::PASSED;
+use crate::suite::{Outcome, PASSED};
 use crosshandle::channel::{Channel, ChannelFault, ChannelOptions, Delivery};
 use crosshandle::{Command, Error};
 
@@ -85,7 +86,7 @@ pub(crate) fn deaths_cost_no_slot(harness: &Harness) -> Verdict {
                 reader.ask(format!("receive c {seed} {LEN} 10000 keep=yes"))?;
             }
         }
-        writer.ask("reserve p")?;
+        writer.ask("reserve-slot p")?;
         writer.kill();
         reader.kill();
         let mut consumer = member(|| channel.consumer())?;
@@ -143,4 +144,23 @@ pub(crate) fn broadcasts_reach_every_consumer(harness: &Harness) -> Verdict {
         }
     }
     PASSED
+}
+
+/// Members die after any instruction of an operation.
+pub(crate) fn kills_after_any_instruction_cost_nothing(harness: &Harness) -> Verdict {
+    if !harness.is_host() {
+        // The words of a channel are in host memory on every device.
+        return Ok(Outcome::Skipped("it does not depend on the device"));
+    }
+    let Some(report) = sample_channel_kills(harness)? else {
+        let why = "the system lets no process trace another";
+        return Ok(Outcome::Unavailable(why.into()));
+    };
+    match report.failures.first() {
+        Some(failure) => Err(Failure::new(failure)),
+        None => Ok(Outcome::Passed(format!(
+            "{} kills during {} instructions",
+            report.cases, report.steps
+        ))),
+    }
 }

@@ -17,7 +17,8 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<R
         "consumer" => consume(state, request),
         "send" => send(state, request),
         "receive" => receive(state, request),
-        "reserve" => reserve(state, request),
+        "reserve-slot" => reserve(state, request),
+        "drop-items" => drop_items(state, request),
         _ => return None,
     })
 }
@@ -155,7 +156,15 @@ fn receive(state: &PeerState, request: &Request<'_>) -> Reply {
     one(number)
 }
 
-/// `reserve PRODUCER`
+/// `drop-items CONSUMER`
+fn drop_items(state: &PeerState, request: &Request<'_>) -> Reply {
+    let consumer = state.consumer(request.word(0)?)?;
+    let mut consumer = consumer.lock().unwrap_or_else(PoisonError::into_inner);
+    consumer.kept.clear();
+    done()
+}
+
+/// `reserve-slot PRODUCER`
 fn reserve(state: &PeerState, request: &Request<'_>) -> Reply {
     let producer = state.producer(request.word(0)?)?;
     let mut producer = producer.lock().unwrap_or_else(PoisonError::into_inner);

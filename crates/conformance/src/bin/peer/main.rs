@@ -90,7 +90,18 @@ fn main() -> ExitCode {
 }
 
 fn answer(state: &Arc<PeerState>, number: &str, question: &str) {
-    let result = Request::parse(question).and_then(|request| execute(state, &request));
+    let result = Request::parse(question).and_then(|request| {
+        // A tracer follows the command from one trap to the other.
+        let is_traced = request.option("trap").is_some();
+        if is_traced {
+            process::trap()?;
+        }
+        let result = execute(state, &request);
+        if is_traced {
+            process::trap()?;
+        }
+        result
+    });
     match result {
         Ok(words) => say(format!("{number} ok {}", words.join(" ")).trim_end()),
         Err(CommandError { kind, message }) => {
