@@ -5,7 +5,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{HandleList, Handles, Ref, Shared};
 use crate::context::Context;
 use crate::discovery::Device;
-use crate::enqueue::graph::capture::{Capture, Order};
+use crate::enqueue::graph::capture::{Capture, CapturedNode, Order};
 use crate::event::{Event, Origin};
 use crate::memory::replicas::{MemoryUse, Tracked};
 use crate::queue::Queue;
@@ -213,32 +213,66 @@ impl<'a> Submission<'a> {
         kind: ur_command_t,
         commands: Vec<Command>,
     ) -> Result<()> {
-        let outside = self.waits.iter().filter_map(|event| event.inner().ok());
-        capture.wait_for(outside.map(|event| (event.clone(), event.submitted())))?;
-        let inside = self.waits.iter().filter_map(|event| event.node().cloned());
-        let node = capture.record(self.queue, kind, commands, inside, self.order)?;
+        let node = self.record_node(capture, kind, commands, self.order)?;
         let Some(place) = &self.event else {
             return Ok(());
         };
         place.put(Event::hand_out_captured(self.queue.to_ref(), kind, node))
     }
 
+    /// Records commands as [`record`](Self::record) does, in an order that replaces the
+    /// submission's. Returns the node of the last command.
+    fn record_node(
+        &self,
+        capture: &Arc<Capture>,
+        kind: ur_command_t,
+        commands: Vec<Command>,
+        order: Order,
+    ) -> Result<CapturedNode> {
+        let mut commands = commands.into_iter();
+        let mut first = commands.next();
+        let (mut inside, mut outside) = (Vec::new(), Vec::new());
+        for event in self.waits.iter() {
+            if let Some(node) = event.node() {
+                inside.push(node);
+                continue;
+            }
+            let inner = event.inner()?;
+            match event.is_shared() {
+                true => first = first.map(|command| command.after_submitted(inner)),
+                false => outside.push((inner.clone(), inner.submitted())),
+            }
+        }
+        capture.wait_for(outside)?;
+        let commands = first.into_iter().chain(commands).collect();
+        capture.record(self.queue, kind, commands, inside.into_iter(), order)
+    }
+
     /// Submits the command, and stores its event in `kept`. The event is created even if the caller
-    /// does not request it. The command must not be captured.
+    /// does not request it. The command must not be captured. If the command runs in parts and the
+    /// caller's event records timestamps, an additional event records the start.
     pub(crate) fn submit_and_keep(
         self,
         kind: ur_command_t,
         command: Command,
+        runs_in_parts: bool,
         kept: &mut Option<crosshandle::Event>,
     ) -> Result<()> {
-        let command = self.ordered(command)?;
+        let mut command = self.ordered(command)?;
+        let mut began = None;
+        if runs_in_parts && self.is_profiling && self.wants_event() {
+            let event = began.insert(self.create_event()?);
+            let start = self.ordered(Command::marker())?;
+            self.queue.inner().submit(start.signal(event))?;
+            command = command.after_submitted(event);
+        }
         let event = self.create_event()?;
         self.queue.inner().submit(command.signal(&event))?;
         self.settle(&event);
         // The event is stored before the caller receives it. If that fails, the command has been
         // submitted all the same.
         *kept = Some(event.clone());
-        self.give(kind, event, None)
+        self.give(kind, event, began)
     }
 
     /// Writes the handle of the command's event to the caller's memory. Does nothing if the caller
@@ -371,26 +405,36 @@ impl<'a> Submission<'a> {
         Ok(context.create_event_with(options)?)
     }
 
-    /// Submits a barrier that waits for the wait events and signals `event`.
+    /// Submits a barrier that waits for the wait events and signals `event`. If the queue is being
+    /// captured, each run of the graph signals the event.
     ///
     /// # Errors
-    /// Returns an error from `crosshandle` if the queue does not accept the barrier. Returns
-    /// `GRAPH_CAPTURE_UNSUPPORTED` if a capture would record it.
+    /// Returns an error from `crosshandle` if the queue does not accept the barrier. In a capture,
+    /// returns the same errors as [`Capture::record`].
     #[inline]
     pub(super) fn signal(self, event: &Event) -> Result<()> {
-        if let Some(capture) = &self.capture {
-            return Err(capture.refuse(
-                "graph nodes cannot signal events: enqueue a barrier after the graph that signals the event",
-            ));
-        }
         let inner = event.inner()?;
         event.prepare_signal(self.queue);
+        if let Some(capture) = &self.capture {
+            let order = Order {
+                after_earlier: self.waits.is_empty(),
+                before_later: true,
+            };
+            let commands = vec![Command::marker().signal(inner)];
+            let kind = ur_command_t::UR_COMMAND_EVENTS_WAIT_WITH_BARRIER;
+            let node = self.record_node(capture, kind, commands, order)?;
+            event.set_node(Some(node));
+            return Ok(());
+        }
         let queue = self.queue.inner();
         if self.waits.is_empty() {
-            return Ok(queue.signal(inner)?);
+            queue.signal(inner)?;
+        } else {
+            let command = self.ordered(Command::marker().before_later())?;
+            queue.submit(command.signal(inner))?;
         }
-        let command = self.ordered(Command::marker().before_later())?;
-        Ok(queue.submit(command.signal(inner))?)
+        event.set_node(None);
+        Ok(())
     }
 }
 

@@ -125,7 +125,8 @@ impl Run {
         {
             command = command.after_submitted(last);
         }
-        submission.submit_and_keep(kind, command, &mut last)
+        let runs_in_parts = self.executable.runs_in_parts();
+        submission.submit_and_keep(kind, command, runs_in_parts, &mut last)
     }
 }
 
