@@ -26,7 +26,7 @@ const HEADERS: [&str; 7] = [
     "include/ze.h",
 ];
 /// C programs for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 19] = [
+pub(crate) const FOR_LOADER: [&str; 20] = [
     "bindless",
     "command_buffers",
     "dynamic_link",
@@ -46,19 +46,25 @@ pub(crate) const FOR_LOADER: [&str; 19] = [
     "pending",
     "physical_memory",
     "sub_devices",
+    "two_devices",
 ];
 /// C++ programs for the stock SYCL runtime, which has its own loader.
-pub(crate) const FOR_SYCL: [&str; 6] = [
+pub(crate) const FOR_SYCL: [&str; 7] = [
     "sycl_bindless",
+    "sycl_buffers",
     "sycl_commands",
     "sycl_graph_kernels",
     "sycl_graphs",
     "sycl_native",
     "sycl_sharing",
 ];
-/// Programs that CUDA cannot run. Some use Level Zero directly, and one brings SPIR-V kernels.
-pub(crate) const NOT_FOR_CUDA: [&str; 3] =
-    ["native_level_zero", "sycl_graph_kernels", "sycl_native"];
+/// Programs that CUDA cannot run. Some use Level Zero directly, and some bring SPIR-V kernels.
+pub(crate) const NOT_FOR_CUDA: [&str; 4] = [
+    "native_level_zero",
+    "sycl_buffers",
+    "sycl_graph_kernels",
+    "sycl_native",
+];
 const EXAMPLE: &str = "crates/ur-adapter-host/examples/ipc.cpp";
 
 /// Compiled programs. Each has the name of its source without the extension.

@@ -155,3 +155,49 @@ clients! {
     sycl_commands: "sycl_commands" [("CROSSHANDLE_UR_BACKEND", "opencl")];
     sycl_sharing: "sycl_sharing" [("CROSSHANDLE_UR_BACKEND", "opencl")];
 }
+
+/// The clients on a driver with two devices. The SYCL clients use the default context, which
+/// contains both. The other clients must not be disturbed by the second device. Clients that take
+/// long and use only the first device are left out.
+mod on_two_devices {
+    use super::{IMAGES, KERNELS, run};
+
+    const TWO: (&str, &str) = ("CROSSHANDLE_SIM_DEVICES", "2");
+
+    clients! {
+        buffers_and_images: "two_devices" [TWO, KERNELS, IMAGES];
+        buffers_and_images_intercepted: "two_devices"
+            [TWO, KERNELS, IMAGES, ("UR_ENABLE_LOADER_INTERCEPT", "1")];
+        buffers_and_images_validated: "two_devices"
+            [TWO, KERNELS, IMAGES, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
+        buffers_and_images_with_other_handles: "two_devices"
+            [TWO, KERNELS, IMAGES, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
+        // The contents are copied through host memory.
+        without_peers: "two_devices"
+            [TWO, KERNELS, IMAGES, ("CROSSHANDLE_SIM_MISSING", "peer_access")];
+        slowly: "two_devices" [TWO, KERNELS, IMAGES, ("CROSSHANDLE_SIM_COMMAND_DELAY_US", "200")];
+        sycl_buffers: "sycl_buffers" [TWO, KERNELS];
+        sycl_buffers_without_peers: "sycl_buffers"
+            [TWO, KERNELS, ("CROSSHANDLE_SIM_MISSING", "peer_access")];
+        sycl_native: "sycl_native" [TWO];
+        sycl_graph_kernels: "sycl_graph_kernels" [TWO, KERNELS];
+        sycl_graphs: "sycl_graphs" [TWO];
+        sycl_commands: "sycl_commands" [TWO, ("CROSSHANDLE_UR_BACKEND", "opencl")];
+        sycl_sharing: "sycl_sharing" [TWO, ("CROSSHANDLE_UR_BACKEND", "opencl")];
+        memory: "memory" [TWO];
+        events: "events" [TWO];
+        command_buffers: "command_buffers" [TWO, KERNELS];
+        graphs: "graphs" [TWO, KERNELS];
+        physical_memory: "physical_memory" [TWO];
+        memory_handles: "memory_handles" [TWO];
+        hostile_handles: "hostile_handles" [TWO];
+        error_table: "error_table" [TWO];
+        native: "native" [TWO];
+        native_level_zero: "native_level_zero" [TWO];
+        kernels: "kernels" [TWO, KERNELS];
+        images: "images" [TWO, IMAGES];
+        bindless: "bindless" [TWO];
+        dynamic_link: "dynamic_link" [TWO, KERNELS];
+        freeing_waits_for_commands: "free" [TWO];
+    }
+}

@@ -21,8 +21,9 @@ use unified_runtime_sys::{
 pub(crate) struct Sampler {
     context: Ref<Context>,
     state: Arc<SamplerState>,
-    /// The device's sampler. It is set when a kernel first uses this sampler.
-    inner: OnceLock<crosshandle::image::Sampler>,
+    /// The sampler of each device of the context. It is set when a kernel on the device first uses
+    /// this sampler.
+    inner: Vec<OnceLock<crosshandle::image::Sampler>>,
 }
 
 /// The way in which a sampler reads an image.
@@ -95,7 +96,7 @@ impl Sampler {
     /// Creates a sampler and returns its UR handle.
     fn hand_out(context: &Shared<Context>, state: Arc<SamplerState>) -> ur_sampler_handle_t {
         let context = context.to_ref();
-        let inner = OnceLock::new();
+        let inner = context.devices().map(|_| OnceLock::new()).collect();
         Shared::hand_out(Shared::new(Self {
             context,
             state,
@@ -106,26 +107,31 @@ impl Sampler {
     /// Returns the device's sampler for a kernel argument.
     ///
     /// # Errors
-    /// Returns `INVALID_SAMPLER` if the sampler belongs to another context, or if the kernel runs
-    /// on another device than the context's first one. Returns an error from `crosshandle` if the
-    /// device does not support the sampler.
+    /// Returns `INVALID_SAMPLER` if the sampler belongs to another context, or if an earlier device
+    /// of the context shares memory with the kernel's device. Returns an error from `crosshandle`
+    /// if the device does not support the sampler.
     pub(crate) fn for_kernel(
         &self,
         destination: &dyn Destination,
     ) -> Result<crosshandle::image::Sampler> {
-        let (own, context) = self.context.first();
-        let is_near = Arc::ptr_eq(own, destination.device());
-        if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
-            return Err(Failure::new(
+        let own = self.context.state();
+        let is_own = Arc::ptr_eq(own, destination.context().state());
+        // Among devices that share memory, only the first one has images.
+        let index = own
+            .memory_of(destination.device())
+            .filter(|index| is_own && Arc::ptr_eq(own.device(*index).0, destination.device()));
+        let index = index.ok_or_else(|| {
+            Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_SAMPLER,
-                "the sampler must belong to the queue's context, and the queue must be on the context's first device",
-            ));
-        }
-        if let Some(sampler) = self.inner.get() {
+                "the sampler must belong to the queue's context, and the queue must be on a device that has images",
+            )
+        })?;
+        if let Some(sampler) = self.inner[index].get() {
             return Ok(sampler.clone());
         }
+        let context = own.device(index).1;
         let sampler = crosshandle::image::Sampler::new(context, &self.state.description())?;
-        Ok(self.inner.get_or_init(|| sampler).clone())
+        Ok(self.inner[index].get_or_init(|| sampler).clone())
     }
 }
 

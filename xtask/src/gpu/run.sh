@@ -109,6 +109,16 @@ clients() {
         memory_handles native pending physical_memory sub_devices sycl_bindless sycl_commands sycl_graphs sycl_sharing; do
         on_adapter "ur $client" "$here/clients/$client"
     done
+    # Clients that need a context of two devices.
+    for client in two_devices; do
+        if [ "$gpus" -gt 1 ]; then
+            on_adapter "ur $client" "$here/clients/$client"
+            on_adapter "ur $client, validated" \
+                UR_ENABLE_LAYERS=UR_LAYER_FULL_VALIDATION "$here/clients/$client"
+        else
+            row "ur $client: one GPU" 0 1 0 0
+        fi
+    done
     for client in events memory physical_memory sycl_sharing; do
         on_adapter "ur $client, intercepted" UR_ENABLE_LOADER_INTERCEPT=1 "$here/clients/$client"
         on_adapter "ur $client, validated" \

@@ -1,6 +1,7 @@
 // SYCL graphs without kernels in two processes. Each process creates a graph on shared memory. One
 // process records a queue, and the other process adds nodes. The two graphs run in turns, ordered
-// by their events.
+// by their events. The first process also records two queues natively, with reusable events between
+// them and a host task.
 
 #include "peer.h"
 #include <algorithm>
@@ -108,12 +109,57 @@ static void first() {
   sycl::free(marks, queue);
 }
 
+// Reusable events order two queues before a native recording, inside it, and after its runs. A host
+// task runs once in each run.
+static void record_natively() {
+  sycl::queue origin{sycl::property::queue::in_order{}};
+  auto context = origin.get_context();
+  auto device = origin.get_device();
+  sycl::queue branch{context, device, {sycl::property::queue::in_order{}}};
+  int *memory = sycl::malloc_device<int>(3 * block, origin);
+  auto fork = syclex::make_event(context), join = syclex::make_event(context);
+  int calls = 0;
+  origin.memset(memory, 0x22, block * sizeof(int));
+  syclex::enqueue_signal_event(origin, fork);
+  syclex::enqueue_wait_event(branch, fork);
+  branch.memcpy(memory + block, memory, block * sizeof(int)).wait();
+  EXPECT(holds(branch, memory + block, 0x22222222));
+  syclex::command_graph graph{
+      context, device, {syclex::property::graph::enable_native_recording{}}};
+  graph.begin_recording(origin);
+  origin.memset(memory, 0x33, block * sizeof(int));
+  syclex::enqueue_signal_event(origin, fork);
+  syclex::enqueue_wait_event(branch, fork);
+  EXPECT(branch.ext_oneapi_get_state() == syclex::queue_state::recording);
+  branch.memcpy(memory + block, memory, block * sizeof(int));
+  syclex::host_task(branch, [&calls] { calls++; });
+  syclex::enqueue_signal_event(branch, join);
+  syclex::enqueue_wait_event(origin, join);
+  origin.memcpy(memory + 2 * block, memory + block, block * sizeof(int));
+  graph.end_recording(origin);
+  EXPECT(branch.ext_oneapi_get_state() == syclex::queue_state::executing);
+  auto executable = graph.finalize();
+  EXPECT(calls == 0);
+  for (int round = 1; round <= 3; round++) {
+    write(origin, memory, 5);
+    origin.ext_oneapi_graph(executable);
+    syclex::enqueue_signal_event(origin, fork);
+    syclex::enqueue_wait_event(branch, fork);
+    EXPECT(holds(branch, memory + 2 * block, 0x33333333));
+    fork.wait();
+    join.wait();
+    EXPECT(calls == round);
+  }
+  sycl::free(memory, origin);
+}
+
 int main(int count, char **words) {
   limit_life();
   try {
     if (count == 2 && std::string{words[1]} == "second")
       return second();
     first();
+    record_natively();
   } catch (const sycl::exception &error) {
     fail("%s: %s", doing, error.what());
   }

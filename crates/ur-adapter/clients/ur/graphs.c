@@ -1,7 +1,7 @@
 /* Queues record their submissions into graphs. Two processes compute in turns, with graphs on
    shared memory that events order. The client also tests forks to other queues, events from outside
-   a capture, graphs within graphs, objects that graphs keep alive, and operations that graphs
-   cannot record. */
+   a capture, events and host tasks inside a graph, graphs within graphs, objects that graphs keep
+   alive, and operations that graphs cannot record. */
 #include "kernels.h"
 #include <unistd.h>
 
@@ -80,7 +80,20 @@ static void run_between(struct runtime *ur, ur_exp_executable_graph_handle_t gra
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &after));
 }
 
-/* Runs in the second process: swaps the first two of three blocks, through memory of its own. */
+/* Barriers that wait for an event and that signal one. */
+static void await_event(ur_queue_handle_t queue, ur_event_handle_t event) {
+  UR(urEnqueueEventsWaitWithBarrierExt(queue, NULL, 1, &event, NULL));
+}
+
+static void signal_event(ur_queue_handle_t queue, ur_event_handle_t event) {
+  ur_event_handle_t place = event;
+  UR(urEnqueueEventsWaitWithBarrierExt(queue, NULL, 0, NULL, &place));
+  EXPECT(place == event);
+}
+
+/* Runs in the second process: swaps the first two of three blocks, through memory of its own. Two
+   graphs do the same. The events are before and after the runs of the first graph, and inside those
+   of the second. */
 static int second(void) {
   struct runtime ur = start_runtime();
   char *memory = (char *)open_memory(&ur, hear_bytes(PARENT));
@@ -96,13 +109,22 @@ static int second(void) {
   ur_exp_executable_graph_handle_t swap = end_and_instantiate(loose);
   UR(urEventRelease(saved));
   UR(urEventRelease(moved));
+  UR(urQueueBeginGraphCaptureExp(loose));
+  await_event(loose, rotated);
+  run(loose, swap);
+  signal_event(loose, swapped);
+  ur_exp_executable_graph_handle_t inside = end_and_instantiate(loose);
   char token;
   while (hear_or_end(PARENT, &token, 1)) {
-    run_between(&ur, swap, rotated, swapped);
+    if (token == 'i')
+      run(ur.queue, inside);
+    else
+      run_between(&ur, swap, rotated, swapped);
     say(PARENT, &token, 1);
   }
   UR(urQueueFinish(ur.queue));
   UR(urGraphExecutableGraphDestroyExp(swap));
+  UR(urGraphExecutableGraphDestroyExp(inside));
   UR(urQueueRelease(loose));
   UR(urUSMFree(ur.context, spare));
   UR(urEventRelease(rotated));
@@ -130,9 +152,17 @@ static void compute_in_turns(struct runtime *ur) {
   say_bytes(peer.link, share_memory(ur, memory));
   say_bytes(peer.link, share_event(ur, rotated));
   say_bytes(peer.link, share_event(ur, swapped));
-  for (int round = 0; round < ROUNDS; round++) {
-    char token = 'r';
-    run_between(ur, rotate, round == 0 ? NULL : swapped, rotated);
+  UR(urQueueBeginGraphCaptureExp(ur->queue));
+  await_event(ur->queue, swapped);
+  run(ur->queue, rotate);
+  signal_event(ur->queue, rotated);
+  ur_exp_executable_graph_handle_t inside = end_and_instantiate(ur->queue);
+  for (int round = 0; round < 2 * ROUNDS; round++) {
+    char token = round < ROUNDS ? 'r' : 'i';
+    if (token == 'i')
+      run(ur->queue, inside);
+    else
+      run_between(ur, rotate, round == 0 ? NULL : swapped, rotated);
     say(peer.link, &token, 1);
     hear(peer.link, &token, 1);
     uint32_t first = order[0];
@@ -144,6 +174,7 @@ static void compute_in_turns(struct runtime *ur) {
     EXPECT(has_pattern(ur, memory + i * BLOCK, BLOCK, order[i], 0));
   end_peer(&peer);
   UR(urGraphExecutableGraphDestroyExp(rotate));
+  UR(urGraphExecutableGraphDestroyExp(inside));
   UR(urEventRelease(rotated));
   UR(urEventRelease(swapped));
   UR(urUSMFree(ur->context, spare));
@@ -294,6 +325,127 @@ static void wait_for_outside(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
   close(gate[0]);
   close(gate[1]);
+}
+
+struct count {
+  int calls;
+  ur_event_handle_t before;
+};
+
+static void count_task(void *of) {
+  struct count *count = (struct count *)of;
+  EXPECT(count->before == NULL || is_complete(count->before));
+  count->calls++;
+}
+
+static ur_event_handle_t local_event(struct runtime *ur, bool profiling) {
+  ur_exp_event_desc_t description = {UR_STRUCTURE_TYPE_EXP_EVENT_DESC, NULL,
+                                     profiling ? UR_EXP_EVENT_FLAG_ENABLE_PROFILING : 0};
+  ur_event_handle_t event = NULL;
+  UR(urEventCreateExp(ur->context, ur->device, &description, &event));
+  return event;
+}
+
+/* Reusable events fork to another queue and join it, and are used before the capture and after the
+   runs. One event is signalled several times in the capture. Each run signals the events again. A
+   host task runs between two commands, once in each run. */
+static void fork_and_join_with_reusable_events(struct runtime *ur, bool in_order, bool profiling) {
+  enum { RUNS = 3 };
+  int gate[2];
+  EXPECT(pipe(gate) == 0);
+  char *memory = (char *)allocate(ur, 4 * BLOCK);
+  ur_queue_handle_t origin = create_queue(ur, in_order), branch = create_queue(ur, in_order);
+  ur_event_handle_t fork = local_event(ur, profiling), join = local_event(ur, profiling);
+  ur_event_handle_t begun = local_event(ur, profiling);
+  struct count count = {0, begun};
+  /* Before the capture: the fill of the branch follows that of the origin. */
+  fill(origin, memory, 1, BLOCK);
+  signal_event(origin, fork);
+  await_event(branch, fork);
+  EXPECT(!captures(branch));
+  enqueue_copy(branch, memory + BLOCK, memory, BLOCK, NULL, NULL);
+  UR(urQueueFinish(branch));
+  EXPECT(holds(ur, memory, 2 * COUNT, 1));
+
+  UR(urQueueBeginGraphCaptureExp(origin));
+  fill(origin, memory, 2, BLOCK);
+  signal_event(origin, begun);
+  signal_event(origin, fork);
+  ANSWERS(UR_RESULT_ERROR_GRAPH_INTERNAL_EVENT, urEventWait(1, &fork));
+  await_event(branch, fork);
+  EXPECT(captures(branch));
+  enqueue_copy(branch, memory + BLOCK, memory, BLOCK, NULL, NULL);
+  UR(urEnqueueHostTaskExp(branch, (ur_exp_host_task_function_t)count_task, &count, NULL, 0, NULL,
+                          NULL));
+  if (!in_order)
+    UR(urEnqueueEventsWaitWithBarrier(branch, 0, NULL, NULL));
+  enqueue_copy(branch, memory + 2 * BLOCK, memory + BLOCK, BLOCK, NULL, NULL);
+  signal_event(branch, join);
+  await_event(origin, join);
+  enqueue_copy(origin, memory + 3 * BLOCK, memory + 2 * BLOCK, BLOCK, NULL, NULL);
+  /* The same event again. The branch must be joined again too. */
+  signal_event(origin, fork);
+  await_event(branch, fork);
+  fill(branch, memory, 3, BLOCK);
+  signal_event(branch, join);
+  await_event(origin, join);
+  ur_exp_executable_graph_handle_t graph = end_and_instantiate(origin);
+  EXPECT(!captures(branch) && count.calls == 0);
+  UR(urEventWait(1, &fork));
+
+  for (int round = 0; round < RUNS; round++) {
+    fill(ur->queue, memory, 9, 4 * BLOCK);
+    ur_event_handle_t closed = close_gate(ur->queue, &gate[0]);
+    run(ur->queue, graph);
+    EXPECT(!is_complete(fork) && !is_complete(join));
+    open_gate(gate[1]);
+    UR(urEventWait(1, &join));
+    EXPECT(is_complete(fork));
+    UR(urQueueFinish(ur->queue));
+    EXPECT(count.calls == round + 1);
+    EXPECT(holds(ur, memory, COUNT, 3) && holds(ur, memory + BLOCK, 3 * COUNT, 2));
+    UR(urEventRelease(closed));
+    /* The event is signalled and awaited without a graph, between the runs. */
+    fill(origin, memory, 4, BLOCK);
+    signal_event(origin, fork);
+    await_event(branch, fork);
+    EXPECT(!captures(branch));
+    enqueue_copy(branch, memory + BLOCK, memory, BLOCK, NULL, NULL);
+    UR(urQueueFinish(branch));
+    EXPECT(holds(ur, memory, 2 * COUNT, 4));
+  }
+  UR(urGraphExecutableGraphDestroyExp(graph));
+  UR(urEventRelease(begun));
+  UR(urEventRelease(fork));
+  UR(urEventRelease(join));
+  UR(urQueueRelease(branch));
+  UR(urQueueRelease(origin));
+  UR(urUSMFree(ur->context, memory));
+  close(gate[0]);
+  close(gate[1]);
+}
+
+/* A fork by a reusable event must be joined. The graph of another capture cannot wait for it. */
+static void refuse_wrong_reusable_events(struct runtime *ur) {
+  ur_queue_handle_t queue = create_queue(ur, true), other = create_queue(ur, true);
+  ur_event_handle_t event = local_event(ur, false);
+  ur_exp_graph_handle_t graph = NULL;
+  UR(urQueueBeginGraphCaptureExp(queue));
+  signal_event(queue, event);
+  UR(urQueueBeginGraphCaptureExp(other));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_MERGE_ATTEMPT, urEnqueueEventsWait(other, 1, &event, NULL));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED, urQueueEndGraphCaptureExp(other, &graph));
+  await_event(other, event);
+  ANSWERS(UR_RESULT_ERROR_GRAPH_UNJOINED_FORKS, urQueueEndGraphCaptureExp(queue, &graph));
+  EXPECT(!captures(queue) && !captures(other));
+  /* The capture is over, so the event has no signal. */
+  UR(urEventWait(1, &event));
+  await_event(other, event);
+  EXPECT(!captures(other));
+  UR(urQueueFinish(other));
+  UR(urEventRelease(event));
+  UR(urQueueRelease(other));
+  UR(urQueueRelease(queue));
 }
 
 /* Records an executable graph and a command buffer into another graph. Their current state is
@@ -503,8 +655,6 @@ static void keep_what_is_used(struct runtime *ur) {
   close(gate[1]);
 }
 
-static void never_called(void *of) { (void)of, fail("a task ran that was to be recorded"); }
-
 static void never_native(ur_queue_handle_t queue, void *of) {
   (void)queue, (void)of, fail("a native command ran that was to be recorded");
 }
@@ -512,10 +662,10 @@ static void never_native(ur_queue_handle_t queue, void *of) {
 /* Checks that an operation that graphs do not support invalidates the capture, and is not
    executed. */
 static void refuse_what_is_not_recorded(struct runtime *ur) {
-  enum { CALLS = 9 };
+  enum { CALLS = 7 };
   char *memory = (char *)allocate(ur, BLOCK), bytes[16];
   ur_mem_handle_t buffer = NULL;
-  ur_event_handle_t reusable = shared_event(ur), event = NULL;
+  ur_event_handle_t event = NULL;
   UR(urMemBufferCreate(ur->context, UR_MEM_FLAG_READ_WRITE, BLOCK, NULL, &buffer));
   fill(ur->queue, memory, 1, BLOCK);
   UR(urQueueFinish(ur->queue));
@@ -536,26 +686,19 @@ static void refuse_what_is_not_recorded(struct runtime *ur) {
       result = urQueueFinish(queue);
       break;
     case 2:
-      result = urEnqueueHostTaskExp(queue, (ur_exp_host_task_function_t)never_called, NULL, NULL, 0,
-                                    NULL, NULL);
-      break;
-    case 3:
       result = urEnqueueNativeCommandExp(queue, never_native, NULL, 0, NULL, NULL, 0, NULL, NULL);
       break;
-    case 4:
+    case 3:
       result = urEnqueueUSMDeviceAllocExp(queue, NULL, BLOCK, NULL, 0, NULL, &made, NULL);
       break;
-    case 5:
+    case 4:
       result = urEnqueueMemBufferMap(queue, buffer, false, UR_MAP_FLAG_READ, 0, BLOCK, 0, NULL, NULL,
                                      &made);
       break;
-    case 6:
+    case 5:
       result = urEnqueueTimestampRecordingExp(queue, false, 0, NULL, &event);
       break;
-    case 7:
-      result = urEnqueueEventsWaitWithBarrierExt(queue, NULL, 0, NULL, &reusable);
-      break;
-    case 8:
+    case 6:
       result = urEnqueueUSMFreeExp(queue, NULL, memory, 0, NULL, NULL);
       break;
     }
@@ -596,7 +739,6 @@ static void refuse_what_is_not_recorded(struct runtime *ur) {
   UR(urEventRelease(event));
   UR(urQueueRelease(other));
   UR(urQueueRelease(queue));
-  UR(urEventRelease(reusable));
   UR(urMemRelease(buffer));
   UR(urUSMFree(ur->context, memory));
 }
@@ -612,6 +754,9 @@ int main(int count, char **words) {
   fork_and_join(&ur, false);
   wait_for_all_after_a_barrier(&ur);
   wait_for_outside(&ur);
+  for (int kind = 0; kind < 4; kind++)
+    fork_and_join_with_reusable_events(&ur, kind & 1, kind & 2);
+  refuse_wrong_reusable_events(&ur);
   record_graphs_in_graphs(&ur);
   /* The test sets this variable if the device supports kernels. */
   if (getenv("KERNELS_PTX") != NULL)

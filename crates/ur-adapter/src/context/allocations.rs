@@ -11,7 +11,7 @@ use crosshandle::{Access, Memory, MemoryRange};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
-use std::sync::{OnceLock, Weak};
+use std::sync::Weak;
 use unified_runtime_sys::{ur_device_handle_t, ur_result_t, ur_usm_type_t};
 
 /// The memory of a context to which users have pointers, and the default pools from which the
@@ -20,8 +20,6 @@ use unified_runtime_sys::{ur_device_handle_t, ur_result_t, ur_usm_type_t};
 pub(crate) struct Allocations {
     known: ShortLock<Spans<Allocation>>,
     pub(crate) device_pools: DevicePools,
-    /// The queue for copies for which the caller does not name a queue.
-    pub(crate) copies: OnceLock<crosshandle::Queue>,
 }
 
 /// Memory to which a user has a pointer.

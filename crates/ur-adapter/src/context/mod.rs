@@ -23,12 +23,13 @@ use crate::discovery::device::opencl_of;
 use crate::discovery::{Device, platform};
 use allocations::Allocations;
 use bindless::BindlessImages;
+use crosshandle::QueueOrder;
 use handle_buffers::HandleBuffers;
 use ranges::Ranges;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use unified_runtime_sys::{
     ur_context_handle_t_, ur_device_handle_t, ur_native_handle_t, ur_result_t,
 };
@@ -45,6 +46,11 @@ pub(crate) struct ContextState {
     pub(crate) number: u64,
     /// The devices, each with its context in `crosshandle`.
     devices: Vec<(Ref<Device>, crosshandle::Context)>,
+    /// For each device, the queue for the adapter's own copies.
+    copies: Vec<OnceLock<crosshandle::Queue>>,
+    /// Held while the contents of [replicas](crate::memory::replicas) are moved for a command,
+    /// until the command is submitted.
+    pub(crate) moving: Lock<()>,
     /// USM allocations, and memory that was opened from handles.
     pub(crate) usm: Allocations,
     /// Reserved address ranges.
@@ -75,6 +81,8 @@ impl ContextState {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let state = Arc::new(Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            copies: devices.iter().map(|_| OnceLock::new()).collect(),
+            moving: Lock::default(),
             devices,
             usm: Allocations::default(),
             ranges: Ranges::default(),
@@ -96,6 +104,45 @@ impl ContextState {
     /// Returns the context state with this number. Returns `None` if it no longer exists.
     pub(crate) fn find(number: u64) -> Option<Arc<Self>> {
         STATES.lock().get(&number).and_then(Weak::upgrade)
+    }
+
+    /// Returns the number of devices.
+    pub(crate) fn device_count(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Returns the device at an index, and its context in `crosshandle`.
+    pub(crate) fn device(&self, index: usize) -> (&Ref<Device>, &crosshandle::Context) {
+        let (device, context) = &self.devices[index];
+        (device, context)
+    }
+
+    /// Returns the index of the memory that a device uses: the index of the first device that
+    /// shares this memory. Returns `None` for a device that does not share memory with a device of
+    /// this context.
+    pub(crate) fn memory_of(&self, device: &Device) -> Option<usize> {
+        let mut devices = self.devices.iter();
+        devices.position(|(own, _)| own.shares_memory_with(device))
+    }
+
+    /// Returns whether the devices have separate memories.
+    pub(crate) fn has_several_memories(&self) -> bool {
+        let mut devices = self.devices.iter();
+        devices.any(|(device, _)| self.memory_of(device) != Some(0))
+    }
+
+    /// Returns a device's queue for the adapter's own copies. The queue is out-of-order, so the
+    /// copies do not wait for each other.
+    pub(crate) fn copies(&self, index: usize) -> Result<&crosshandle::Queue> {
+        let place = &self.copies[index];
+        if let Some(queue) = place.get() {
+            return Ok(queue);
+        }
+        let queue = self
+            .device(index)
+            .1
+            .create_queue_with(QueueOrder::OutOfOrder)?;
+        Ok(place.get_or_init(|| queue))
     }
 
     /// Returns the device with this handle, and its context in `crosshandle`. If this context does

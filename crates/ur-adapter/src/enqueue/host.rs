@@ -29,11 +29,15 @@ entry_points! {
         if flags & UR_EXP_HOST_TASK_FLAGS_MASK != 0 {
             return Err(Failure::ENUMERATION);
         }
-        // SAFETY: the caller allows one call of the function on a thread of the queue, as UR
-        // specifies.
-        let function = unsafe { HostFunction::new(function, data) };
-        let command = Command::call(move || function.run());
         let submission = Submission::new(queue, waits, event)?;
+        // SAFETY: the caller allows one call of the function on a thread of the queue, as UR
+        // specifies. If the queue is being captured, the caller allows a call in each run of the
+        // graph.
+        let function = unsafe { HostFunction::new(function, data) };
+        let command = match submission.capture() {
+            Some(_) => Command::call_repeatedly(move || function.run()),
+            None => Command::call(move || function.run()),
+        };
         submission.submit(ur_command_t::UR_COMMAND_HOST_TASK_EXP, command, false)
     }
 

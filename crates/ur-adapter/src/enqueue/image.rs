@@ -8,7 +8,7 @@ use crate::abi::object::Handle;
 use crate::memory::image::Image;
 use crate::queue::Queue;
 use crosshandle::{
-    Command, Error, MemoryRange,
+    Access, Command, Error, MemoryRange,
     image::{ImageKind, ImagePart},
     memory::{Pitches, Region},
 };
@@ -35,7 +35,7 @@ impl PartLayout {
         row_pitch: usize,
         slice_pitch: usize,
     ) -> Result<Self> {
-        let description = image.inner().description();
+        let description = image.description();
         let [x, y, z] = part.extent;
         let width = x.checked_mul(description.format.pixel_bytes());
         let (row, slice) = match description.kind {
@@ -99,7 +99,7 @@ fn extent(given: ur_rect_region_t) -> Result<[usize; 3]> {
 /// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` if the formats differ, and `OVERLAPPING_REGIONS` if
 /// the two parts overlap in the same image.
 fn check_copy(from: &Image, to: &Image, part: &ImagePart, place: [usize; 3]) -> Result<()> {
-    if from.inner().description().format != to.inner().description().format {
+    if from.description().format != to.description().format {
         return Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_FORMAT_DESCRIPTOR,
             "pixels can only be copied between images of the same format",
@@ -128,7 +128,7 @@ fn refusal(error: Error) -> Failure {
 
 /// Defines the entry points that copy between an image and the user's memory.
 macro_rules! user_parts {
-    ($($name:ident: $kind:ident, $command:expr;)*) => {
+    ($($name:ident: $kind:ident, $access:ident, $command:expr;)*) => {
         entry_points! {$(
             pub(super) fn $name(
                 queue: Handle<Queue>,
@@ -147,8 +147,8 @@ macro_rules! user_parts {
                 // SAFETY: the caller passes memory that stays valid until the command is complete.
                 let memory = unsafe { place.in_user_memory(pointer) }?;
                 let submission = Submission::new(queue, waits, event)?;
-                let image = image.for_command(&submission)?;
-                let command = $command(image, part, memory, place.pitches());
+                let image = image.for_command(&submission, Access::$access)?;
+                let command = $command(&image, part, memory, place.pitches());
                 let kind = ur_command_t::$kind;
                 submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
             }
@@ -157,8 +157,8 @@ macro_rules! user_parts {
 }
 
 user_parts! {
-    read: UR_COMMAND_MEM_IMAGE_READ, Command::read_image;
-    write: UR_COMMAND_MEM_IMAGE_WRITE, |image, part, memory, pitches| {
+    read: UR_COMMAND_MEM_IMAGE_READ, ReadOnly, Command::read_image;
+    write: UR_COMMAND_MEM_IMAGE_WRITE, ReadWrite, |image, part, memory, pitches| {
         Command::write_image(memory, pitches, image, part)
     };
 }
@@ -177,8 +177,9 @@ entry_points! {
         let part = ImagePart { origin: origin(from_first), extent: extent(region)? };
         check_copy(from, to, &part, origin(to_first))?;
         let submission = Submission::new(queue, waits, event)?;
-        let (from, to) = (from.for_command(&submission)?, to.for_command(&submission)?);
-        let command = Command::copy_image(from, part, to, origin(to_first));
+        let from = from.for_command(&submission, Access::ReadOnly)?;
+        let to = to.for_command(&submission, Access::ReadWrite)?;
+        let command = Command::copy_image(&from, part, &to, origin(to_first));
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_COPY;
         submission.submit(kind, command.map_err(refusal)?, false)
     }

@@ -5,13 +5,14 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{HandleList, Handles, Ref, Shared};
 use crate::context::Context;
 use crate::discovery::Device;
-use crate::enqueue::graph::capture::{Capture, Order};
+use crate::enqueue::graph::capture::{Capture, CapturedNode, Order};
 use crate::event::{Event, Origin};
-use crate::memory::buffer::BufferUse;
+use crate::memory::replicas::{MemoryUse, Tracked};
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use crosshandle::{Command, EventOptions};
-use std::sync::Arc;
+use std::cell::RefCell;
+use std::sync::{Arc, MutexGuard};
 use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
 
 /// An argument of an entry point: the events for which a command waits.
@@ -48,6 +49,18 @@ pub(crate) struct Submission<'a> {
     order: Order,
     is_profiling: bool,
     is_low_power: bool,
+    moves: RefCell<Moves<'a>>,
+}
+
+/// The memory objects of a command whose contents move between devices.
+#[derive(Default)]
+struct Moves<'a> {
+    /// The events of moves that the command waits for.
+    waits: Vec<crosshandle::Event>,
+    /// The objects that must know the command's event.
+    objects: Vec<Arc<dyn Tracked>>,
+    /// The context's lock for moves. It is held from the first move until the command is submitted.
+    lock: Option<MutexGuard<'a, ()>>,
 }
 
 impl<'a> Submission<'a> {
@@ -75,6 +88,7 @@ impl<'a> Submission<'a> {
             order: Order::default(),
             is_profiling: queue.is_profiling(),
             is_low_power: queue.is_low_power(),
+            moves: RefCell::default(),
         })
     }
 
@@ -167,6 +181,8 @@ impl<'a> Submission<'a> {
         if self.order.before_later {
             command = command.before_later();
         }
+        let moves = self.moves.borrow();
+        command = moves.waits.iter().fold(command, Command::after_submitted);
         self.waits.iter().try_fold(command, |command, event| {
             // A complete event needs no wait.
             let event = event.inner()?;
@@ -179,6 +195,15 @@ impl<'a> Submission<'a> {
         })
     }
 
+    /// Passes the event of the submitted command to the memory objects whose contents move between
+    /// devices. Releases the context's lock for moves.
+    fn settle(&self, event: &crosshandle::Event) {
+        let moves = self.moves.take();
+        for object in &moves.objects {
+            object.used(event);
+        }
+    }
+
     /// Records commands in the capture, in order. The first command follows the wait events. The
     /// caller receives an event that represents the node of the last command.
     #[cold]
@@ -188,31 +213,66 @@ impl<'a> Submission<'a> {
         kind: ur_command_t,
         commands: Vec<Command>,
     ) -> Result<()> {
-        let outside = self.waits.iter().filter_map(|event| event.inner().ok());
-        capture.wait_for(outside.map(|event| (event.clone(), event.submitted())))?;
-        let inside = self.waits.iter().filter_map(|event| event.node().cloned());
-        let node = capture.record(self.queue, kind, commands, inside, self.order)?;
+        let node = self.record_node(capture, kind, commands, self.order)?;
         let Some(place) = &self.event else {
             return Ok(());
         };
         place.put(Event::hand_out_captured(self.queue.to_ref(), kind, node))
     }
 
+    /// Records commands as [`record`](Self::record) does, in an order that replaces the
+    /// submission's. Returns the node of the last command.
+    fn record_node(
+        &self,
+        capture: &Arc<Capture>,
+        kind: ur_command_t,
+        commands: Vec<Command>,
+        order: Order,
+    ) -> Result<CapturedNode> {
+        let mut commands = commands.into_iter();
+        let mut first = commands.next();
+        let (mut inside, mut outside) = (Vec::new(), Vec::new());
+        for event in self.waits.iter() {
+            if let Some(node) = event.node() {
+                inside.push(node);
+                continue;
+            }
+            let inner = event.inner()?;
+            match event.is_shared() {
+                true => first = first.map(|command| command.after_submitted(inner)),
+                false => outside.push((inner.clone(), inner.submitted())),
+            }
+        }
+        capture.wait_for(outside)?;
+        let commands = first.into_iter().chain(commands).collect();
+        capture.record(self.queue, kind, commands, inside.into_iter(), order)
+    }
+
     /// Submits the command, and stores its event in `kept`. The event is created even if the caller
-    /// does not request it. The command must not be captured.
+    /// does not request it. The command must not be captured. If the command runs in parts and the
+    /// caller's event records timestamps, an additional event records the start.
     pub(crate) fn submit_and_keep(
         self,
         kind: ur_command_t,
         command: Command,
+        runs_in_parts: bool,
         kept: &mut Option<crosshandle::Event>,
     ) -> Result<()> {
-        let command = self.ordered(command)?;
+        let mut command = self.ordered(command)?;
+        let mut began = None;
+        if runs_in_parts && self.is_profiling && self.wants_event() {
+            let event = began.insert(self.create_event()?);
+            let start = self.ordered(Command::marker())?;
+            self.queue.inner().submit(start.signal(event))?;
+            command = command.after_submitted(event);
+        }
         let event = self.create_event()?;
         self.queue.inner().submit(command.signal(&event))?;
+        self.settle(&event);
         // The event is stored before the caller receives it. If that fails, the command has been
         // submitted all the same.
         *kept = Some(event.clone());
-        self.give(kind, event, None)
+        self.give(kind, event, began)
     }
 
     /// Writes the handle of the command's event to the caller's memory. Does nothing if the caller
@@ -257,11 +317,12 @@ impl<'a> Submission<'a> {
             };
         }
         let command = self.ordered(command)?;
-        if !self.wants_event() && !is_blocking {
+        if !self.wants_event() && !is_blocking && self.moves.borrow().objects.is_empty() {
             return Ok(self.queue.inner().submit(command)?);
         }
         let event = self.create_event()?;
         self.queue.inner().submit(command.signal(&event))?;
+        self.settle(&event);
         if is_blocking {
             event.wait()?;
         }
@@ -329,6 +390,7 @@ impl<'a> Submission<'a> {
             end = end.after_submitted(before);
         }
         queue.submit(end.signal(&done))?;
+        self.settle(&done);
         *latest = Some(done.clone());
         self.give(kind, done, began)
     }
@@ -343,26 +405,36 @@ impl<'a> Submission<'a> {
         Ok(context.create_event_with(options)?)
     }
 
-    /// Submits a barrier that waits for the wait events and signals `event`.
+    /// Submits a barrier that waits for the wait events and signals `event`. If the queue is being
+    /// captured, each run of the graph signals the event.
     ///
     /// # Errors
-    /// Returns an error from `crosshandle` if the queue does not accept the barrier. Returns
-    /// `GRAPH_CAPTURE_UNSUPPORTED` if a capture would record it.
+    /// Returns an error from `crosshandle` if the queue does not accept the barrier. In a capture,
+    /// returns the same errors as [`Capture::record`].
     #[inline]
     pub(super) fn signal(self, event: &Event) -> Result<()> {
-        if let Some(capture) = &self.capture {
-            return Err(capture.refuse(
-                "graph nodes cannot signal events: enqueue a barrier after the graph that signals the event",
-            ));
-        }
         let inner = event.inner()?;
         event.prepare_signal(self.queue);
+        if let Some(capture) = &self.capture {
+            let order = Order {
+                after_earlier: self.waits.is_empty(),
+                before_later: true,
+            };
+            let commands = vec![Command::marker().signal(inner)];
+            let kind = ur_command_t::UR_COMMAND_EVENTS_WAIT_WITH_BARRIER;
+            let node = self.record_node(capture, kind, commands, order)?;
+            event.set_node(Some(node));
+            return Ok(());
+        }
         let queue = self.queue.inner();
         if self.waits.is_empty() {
-            return Ok(queue.signal(inner)?);
+            queue.signal(inner)?;
+        } else {
+            let command = self.ordered(Command::marker().before_later())?;
+            queue.submit(command.signal(inner))?;
         }
-        let command = self.ordered(Command::marker().before_later())?;
-        Ok(queue.submit(command.signal(inner))?)
+        event.set_node(None);
+        Ok(())
     }
 }
 
@@ -379,10 +451,22 @@ impl Destination for Submission<'_> {
         self.capture.is_some()
     }
 
-    fn note(&self, buffer: BufferUse<'_>) {
-        match &self.capture {
-            Some(capture) => capture.note(&buffer),
-            None => buffer.by(self.queue),
+    fn note(&self, used: MemoryUse) -> Result<()> {
+        if let Some(capture) = &self.capture {
+            capture.note(used);
+            return Ok(());
         }
+        let moves = &mut *self.moves.borrow_mut();
+        let is_moving = used.object.is_moving();
+        if is_moving && moves.lock.is_none() {
+            moves.lock = Some(self.queue.context().state().moving.lock());
+        }
+        moves
+            .waits
+            .extend(used.object.prepare(self.queue, used.is_written)?);
+        if is_moving {
+            moves.objects.push(used.object);
+        }
+        Ok(())
     }
 }

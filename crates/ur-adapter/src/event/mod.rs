@@ -14,10 +14,12 @@ pub(crate) mod reusable;
 
 use crate::abi::boundary::entry_points;
 use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::Lock;
 use crate::abi::object::{Handles, Object, Ref, Shared, release, retain};
 use crate::context::Context;
 use crate::enqueue::graph::capture::{CapturedNode, internal_event};
 use crate::queue::Queue;
+use std::sync::atomic::{AtomicBool, Ordering};
 use unified_runtime_sys::{
     ur_command_t, ur_event_dditable_t, ur_event_exp_dditable_t, ur_event_handle_t,
     ur_event_handle_t_, ur_result_t,
@@ -29,8 +31,40 @@ pub(crate) struct Event {
     /// The event in `crosshandle`. `None` if this event represents a node of a capture.
     inner: Option<crosshandle::Event>,
     origin: Origin,
+    captured: CapturedSignal,
     registration: reusable::Registration,
     natives: native::Natives,
+}
+
+/// The node of the latest signal of a reusable event, if a capture that is in progress records that
+/// signal.
+#[derive(Default)]
+struct CapturedSignal {
+    /// Whether there may be a node. Each wait reads this flag, because acquiring the lock would
+    /// cost more. Relaxed accesses suffice: a program that orders its calls also orders these
+    /// accesses.
+    is_set: AtomicBool,
+    /// The lock of the capture is acquired while this lock is held.
+    node: Lock<Option<CapturedNode>>,
+}
+
+impl CapturedSignal {
+    fn set(&self, node: Option<CapturedNode>) {
+        let mut place = self.node.lock();
+        self.is_set.store(node.is_some(), Ordering::Relaxed);
+        *place = node;
+    }
+
+    #[cold]
+    fn node(&self) -> Option<CapturedNode> {
+        let mut place = self.node.lock();
+        // After the capture, the event has its signals outside again.
+        if place.as_ref().is_some_and(CapturedNode::is_over) {
+            self.is_set.store(false, Ordering::Relaxed);
+            *place = None;
+        }
+        place.clone()
+    }
 }
 
 /// The origin of an event, which determines the commands that may signal it.
@@ -116,6 +150,7 @@ impl Event {
             context,
             inner,
             origin,
+            captured: CapturedSignal::default(),
             registration: reusable::Registration::default(),
             natives: native::Natives::default(),
         })
@@ -136,12 +171,39 @@ impl Event {
     }
 
     /// Returns the graph node that this event represents. Returns `None` unless the event's command
-    /// was captured.
+    /// was captured, or the latest signal of a reusable event belongs to a capture in progress.
     #[inline]
-    pub(crate) fn node(&self) -> Option<&CapturedNode> {
+    pub(crate) fn node(&self) -> Option<CapturedNode> {
         match &self.origin {
-            Origin::Captured { node, .. } => Some(node),
+            Origin::Captured { node, .. } => Some(node.clone()),
+            _ if self.captured.is_set.load(Ordering::Relaxed) => self.captured.node(),
             _ => None,
+        }
+    }
+
+    /// Makes a reusable event represent a node until the capture ends, or until it is signalled
+    /// again. `None` makes it represent its signals outside of captures.
+    #[inline]
+    pub(crate) fn set_node(&self, node: Option<CapturedNode>) {
+        if node.is_some() || self.captured.is_set.load(Ordering::Relaxed) {
+            self.captured.set(node);
+        }
+    }
+
+    /// Returns whether other processes may signal the event.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.origin, Origin::Reusable(Kind::Shared) | Origin::Opened)
+    }
+
+    /// Returns `inner` if a host can wait for the event now.
+    ///
+    /// # Errors
+    /// Returns `GRAPH_INTERNAL_EVENT` if the latest signal belongs to a capture in progress.
+    #[inline]
+    fn outside<'a>(&self, inner: &'a crosshandle::Event) -> Result<&'a crosshandle::Event> {
+        match self.node() {
+            Some(_) => Err(internal_event()),
+            None => Ok(inner),
         }
     }
 
@@ -174,7 +236,7 @@ fn wait_for_all<'a>(events: impl Iterator<Item = &'a Shared<Event>>) -> Result<(
     let mut result = Ok(());
     let mut unfinished = Vec::new();
     for event in events {
-        let inner = match event.inner() {
+        let inner = match event.inner().and_then(|inner| event.outside(inner)) {
             Ok(inner) => inner,
             Err(failure) => {
                 result = result.and(Err(failure));

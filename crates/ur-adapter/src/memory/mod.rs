@@ -6,5 +6,6 @@ pub(crate) mod buffer;
 pub(crate) mod image;
 pub(crate) mod object;
 pub(crate) mod physical;
+pub(crate) mod replicas;
 pub(crate) mod usm;
 pub(crate) mod virtual_memory;

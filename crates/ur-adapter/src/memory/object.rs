@@ -113,12 +113,17 @@ entry_points! {
         device: MaybeHandle<Device>,
         native: Out<ur_native_handle_t>,
     ) {
-        if let Some(device) = device {
-            object.context().on(device)?;
-        }
+        let context = object.context();
+        let device = match device {
+            Some(device) => {
+                context.on(device)?;
+                device
+            }
+            None => context.first().0,
+        };
         native.put(match &**object {
-            MemoryObject::Buffer(buffer) => buffer.native_handle(),
-            MemoryObject::Image(image) => image.native_handle(),
+            MemoryObject::Buffer(buffer) => buffer.native_handle(device)?,
+            MemoryObject::Image(image) => image.native_handle(device)?,
         })
     }
 }

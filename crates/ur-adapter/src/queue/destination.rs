@@ -1,10 +1,11 @@
 //! Destinations of commands: a queue, a command buffer, or a check that submits nothing.
 
 use super::Queue;
+use crate::abi::failure::Result;
 use crate::abi::object::{Ref, Shared};
 use crate::context::Context;
 use crate::discovery::Device;
-use crate::memory::buffer::BufferUse;
+use crate::memory::replicas::MemoryUse;
 
 /// The destination for which a command is created.
 pub(crate) trait Destination {
@@ -19,8 +20,12 @@ pub(crate) trait Destination {
     /// wait for the command.
     fn is_recording(&self) -> bool;
 
-    /// Marks a buffer as used by a command for this destination.
-    fn note(&self, buffer: BufferUse<'_>);
+    /// Notes that a command for this destination uses a memory object, and prepares the object for
+    /// the command.
+    ///
+    /// # Errors
+    /// Returns an error if the object's contents cannot be moved to the destination's device.
+    fn note(&self, used: MemoryUse) -> Result<()>;
 }
 
 /// A destination for commands that are only checked and never submitted. The checks are those for a
@@ -40,7 +45,9 @@ impl Destination for CheckOnly<'_> {
         false
     }
 
-    fn note(&self, _buffer: BufferUse<'_>) {}
+    fn note(&self, _used: MemoryUse) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl<T: Destination> Destination for Shared<T> {
@@ -56,7 +63,7 @@ impl<T: Destination> Destination for Shared<T> {
         T::is_recording(self)
     }
 
-    fn note(&self, buffer: BufferUse<'_>) {
-        T::note(self, buffer);
+    fn note(&self, used: MemoryUse) -> Result<()> {
+        T::note(self, used)
     }
 }

@@ -26,9 +26,13 @@ pub(crate) struct HostFunction {
     data: *mut c_void,
 }
 
-// SAFETY: the data is only passed to the function, and the caller of `new` allowed the call on any
+// SAFETY: the data is only passed to the function, and the caller of `new` allowed the calls on any
 // thread.
 unsafe impl Send for HostFunction {}
+
+// SAFETY: the caller of `new` allowed the calls at the same time on several threads, unless it
+// calls the function only once.
+unsafe impl Sync for HostFunction {}
 
 thread_local! {
     /// Whether this thread is currently running a function for a queue.
@@ -39,8 +43,9 @@ impl HostFunction {
     /// Wraps a function and its argument.
     ///
     /// # Safety
-    /// The caller must ensure that the function may be called once with this argument, on any
-    /// thread.
+    /// The caller must ensure that the function may be called with this argument on any thread,
+    /// once for each call of [`run`](Self::run). If several threads call `run`, the calls may
+    /// overlap.
     pub(crate) unsafe fn new(
         function: unsafe extern "C" fn(*mut c_void),
         data: *mut c_void,
@@ -48,10 +53,9 @@ impl HostFunction {
         Self { function, data }
     }
 
-    pub(crate) fn run(self) -> Result<(), Infallible> {
+    pub(crate) fn run(&self) -> Result<(), Infallible> {
         IS_INSIDE_A_QUEUE.set(true);
-        // SAFETY: the caller of `new` allowed one call with this argument on any thread. `run`
-        // consumes `self`, so this is the only call.
+        // SAFETY: the caller of `new` allowed this call.
         unsafe { (self.function)(self.data) };
         IS_INSIDE_A_QUEUE.set(false);
         Ok(())

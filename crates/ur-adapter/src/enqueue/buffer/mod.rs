@@ -51,7 +51,8 @@ pub(crate) unsafe fn read_command(
 ) -> Result<Command> {
     // SAFETY: the caller upholds this function's contract.
     let to = unsafe { user_memory(to, size) }?;
-    Ok(Command::copy(buffer.range(destination, offset, size)?, to)?)
+    let from = buffer.range(destination, offset, size, Access::ReadOnly)?;
+    Ok(Command::copy(from, to)?)
 }
 
 /// Creates a command that copies the user's memory to a buffer.
@@ -72,10 +73,8 @@ pub(crate) unsafe fn write_command(
 ) -> Result<Command> {
     // SAFETY: the caller upholds this function's contract.
     let from = unsafe { user_memory(from, size) }?;
-    Ok(Command::copy(
-        from,
-        buffer.range(destination, offset, size)?,
-    )?)
+    let to = buffer.range(destination, offset, size, Access::ReadWrite)?;
+    Ok(Command::copy(from, to)?)
 }
 
 /// Creates a command that copies bytes from one buffer to another, or within a buffer.
@@ -88,8 +87,8 @@ pub(crate) fn copy_command(
     (to, to_offset): (&Buffer, usize),
     size: usize,
 ) -> Result<Command> {
-    let from = from.range(destination, from_offset, size)?;
-    let to = to.range(destination, to_offset, size)?;
+    let from = from.range(destination, from_offset, size, Access::ReadOnly)?;
+    let to = to.range(destination, to_offset, size, Access::ReadWrite)?;
     Ok(Command::copy(from, to)?)
 }
 
@@ -118,7 +117,7 @@ pub(crate) unsafe fn fill_command(
     if !fits {
         return Err(Failure::SIZE);
     }
-    let to = buffer.range(destination, offset, size)?;
+    let to = buffer.range(destination, offset, size, Access::ReadWrite)?;
     // SAFETY: the caller upholds this function's contract.
     let pattern = unsafe { list(pattern.cast::<u8>(), pattern_size) }?;
     Ok(Command::fill(to, pattern)?)

@@ -9,7 +9,7 @@ use crate::memory::buffer::Buffer;
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use crosshandle::{
-    Command, MemoryRange,
+    Access, Command, MemoryRange,
     memory::{Pitches, Region},
 };
 use std::ffi::c_void;
@@ -60,8 +60,13 @@ impl Side {
     }
 
     /// Returns the memory range in a buffer that contains the rectangle.
-    fn in_buffer(&self, buffer: &Buffer, destination: &dyn Destination) -> Result<MemoryRange> {
-        buffer.range(destination, self.start, self.span)
+    fn in_buffer(
+        &self,
+        buffer: &Buffer,
+        destination: &dyn Destination,
+        access: Access,
+    ) -> Result<MemoryRange> {
+        buffer.range(destination, self.start, self.span, access)
     }
 
     /// Returns the range of the user's memory that contains the rectangle.
@@ -122,7 +127,12 @@ pub(crate) unsafe fn user_rect_command(
     let (region, place, host) = sides(region, place, host)?;
     // SAFETY: the caller upholds this function's contract.
     let memory = unsafe { host.in_user_memory(pointer) }?;
-    let range = place.in_buffer(buffer, destination)?;
+    let access = if writes {
+        Access::ReadWrite
+    } else {
+        Access::ReadOnly
+    };
+    let range = place.in_buffer(buffer, destination, access)?;
     Ok(match writes {
         true => Command::copy_rect(memory, host.pitches, range, place.pitches, region)?,
         false => Command::copy_rect(range, place.pitches, memory, host.pitches, region)?,
@@ -141,8 +151,8 @@ pub(crate) fn copy_rect_command(
     region: ur_rect_region_t,
 ) -> Result<Command> {
     let (region, to, from) = sides(region, to, from)?;
-    let to_range = to.in_buffer(to_buffer, destination)?;
-    let from_range = from.in_buffer(from_buffer, destination)?;
+    let to_range = to.in_buffer(to_buffer, destination, Access::ReadWrite)?;
+    let from_range = from.in_buffer(from_buffer, destination, Access::ReadOnly)?;
     Ok(Command::copy_rect(
         from_range,
         from.pitches,

@@ -261,7 +261,7 @@ unsafe fn updated(
     unsafe {
         let buffers = list(update.pNewMemObjArgList, update.numNewMemObjArgs as usize)?;
         for new in buffers {
-            let argument = Argument::of_memory(buffer, new.hNewMemObjArg)?;
+            let argument = Argument::of_memory(buffer, new.hNewMemObjArg, 0)?;
             set(&mut arguments, new.argIndex, argument)?;
         }
         let pointers = list(update.pNewPointerArgList, update.numNewPointerArgs as usize)?;

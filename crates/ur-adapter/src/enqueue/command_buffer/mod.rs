@@ -21,7 +21,7 @@ use crate::abi::stub::{Reason, Stub};
 use crate::context::Context;
 use crate::discovery::Device;
 use crate::enqueue::{Submission, WaitList};
-use crate::memory::buffer::BufferUse;
+use crate::memory::replicas::MemoryUse;
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use appended::Appended;
@@ -98,16 +98,17 @@ impl Destination for CommandBuffer {
         true
     }
 
-    fn note(&self, buffer: BufferUse<'_>) {
+    fn note(&self, used: MemoryUse) -> Result<()> {
         match &mut self.state.lock().phase {
-            Phase::Recording(recording) => recording.note(&buffer),
+            Phase::Recording(recording) => recording.note(used),
             // The caller is appending a command. The call will be refused, so the use is
             // irrelevant.
             Phase::Finalizing => {}
-            // An update makes the command buffer use this buffer. If the update then fails, the
-            // buffer records queues that do not use it. This is harmless.
-            Phase::Final(run) => run.note(&buffer),
+            // An update makes the command buffer use this object. If the update then fails, later
+            // runs prepare an object that they do not use. This is harmless.
+            Phase::Final(run) => run.note(used),
         }
+        Ok(())
     }
 }
 

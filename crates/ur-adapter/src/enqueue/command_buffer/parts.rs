@@ -12,7 +12,7 @@ use crate::abi::object::Ref;
 use crate::enqueue::Submission;
 use crate::enqueue::graph::recording::{Recording, Run};
 use crate::event::Event;
-use crate::memory::buffer::BufferUse;
+use crate::memory::replicas::MemoryUse;
 use crosshandle::{
     Command, Context,
     graph::{Node, Replaced},
@@ -64,10 +64,10 @@ impl Recordings {
         Self(vec![PartRecording::new(context)])
     }
 
-    /// Marks a buffer as used by a command. The first part stores the use, because every run
+    /// Notes that a command uses a memory object. The first part stores the use, because every run
     /// includes the first part.
-    pub(super) fn note(&mut self, buffer: &BufferUse<'_>) {
-        self.0[0].recording.note(buffer);
+    pub(super) fn note(&mut self, used: MemoryUse) {
+        self.0[0].recording.note(used);
     }
 
     /// Records a command with its events. Returns the command's position, and the events of its
@@ -129,9 +129,9 @@ struct Part {
 }
 
 impl Parts {
-    /// Marks a buffer as used by an updated command.
-    pub(super) fn note(&self, buffer: &BufferUse<'_>) {
-        self.parts[0].run.note(buffer);
+    /// Notes that an updated command uses a memory object.
+    pub(super) fn note(&self, used: MemoryUse) {
+        self.parts[0].run.note(used);
     }
 
     /// Updates commands, and returns the replaced objects. Each part updates either all of its
@@ -168,7 +168,7 @@ impl Parts {
         let mut last = self.last.lock();
         let mut commands = Vec::with_capacity(self.parts.len());
         for Part { run, events } in &self.parts {
-            run.note_uses(&submission);
+            run.note_uses(&submission)?;
             let mut command = run.executable().command();
             let events = events.lock();
             for event in &events.waits {

@@ -7,9 +7,13 @@
 //! follow all commands that the other queues have recorded (a *join*).
 //!
 //! A node follows the nodes for whose events its command waits, and the nodes that precede it in
-//! its queue's order. A node cannot wait for an event from outside the capture. Instead, each run
-//! of the whole graph waits for one signal of that event: the latest signal when the command was
-//! recorded.
+//! its queue's order. If a command waits for an event from outside the capture, each run of the
+//! whole graph waits for one signal of that event: the latest signal when the command was recorded.
+//! If other processes may signal the event, the node waits instead, in each run for the signal that
+//! is the latest one then.
+//!
+//! A reusable event that a captured command signals represents that command's node until the
+//! capture ends. Each run signals the event again.
 
 use super::Graph;
 use super::recording::{Recording, Waits};
@@ -19,7 +23,7 @@ use crate::abi::lock::Lock;
 use crate::abi::object::Ref;
 use crate::context::Context;
 use crate::discovery::Device;
-use crate::memory::buffer::BufferUse;
+use crate::memory::replicas::MemoryUse;
 use crate::queue::Queue;
 use crosshandle::{Command, Error, Event};
 use std::borrow::Cow;
@@ -95,6 +99,15 @@ impl Member {
             barrier: None,
             since: Vec::new(),
         }
+    }
+}
+
+impl CapturedNode {
+    /// Returns whether the capture of the node has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.capture
+            .upgrade()
+            .is_none_or(|capture| capture.is_over())
     }
 }
 
@@ -210,10 +223,10 @@ impl Capture {
     /// - `GRAPH_CAPTURE_MERGE_ATTEMPT` if wait events belong to another capture.
     /// - `GRAPH_CAPTURE_UNSUPPORTED` if the queue has another context or device than the capture.
     /// - `GRAPH_CAPTURE_INVALIDATED` if the capture was invalidated earlier.
-    pub(crate) fn of_command<'a>(
+    pub(crate) fn of_command(
         queue: &Queue,
         own: Option<Arc<Self>>,
-        nodes: impl Iterator<Item = &'a CapturedNode>,
+        nodes: impl Iterator<Item = CapturedNode>,
     ) -> Result<Option<Arc<Self>>> {
         let mut found = own;
         for node in nodes {
@@ -271,10 +284,10 @@ impl Capture {
         self.fail(ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED, why)
     }
 
-    /// Marks a buffer as used by a command in this capture.
-    pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
+    /// Notes that a command in this capture uses a memory object.
+    pub(crate) fn note(&self, used: MemoryUse) {
         if let Some(recorded) = &mut self.state.lock().recorded {
-            recorded.recording.note(buffer);
+            recorded.recording.note(used);
         }
     }
 

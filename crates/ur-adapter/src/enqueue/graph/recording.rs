@@ -3,20 +3,19 @@
 use crate::abi::failure::Result;
 use crate::abi::lock::Lock;
 use crate::enqueue::Submission;
-use crate::memory::buffer::{BufferUse, RecordedUse};
+use crate::memory::replicas::MemoryUse;
+use crate::queue::destination::Destination;
 use crosshandle::{
     Command, Event,
     graph::{ExecutableGraph, Graph, Node},
 };
-use std::sync::Arc;
 use unified_runtime_sys::ur_command_t;
 
 /// Commands that are being recorded into a graph.
 pub(crate) struct Recording {
     graph: Graph,
-    /// The buffers that the commands use. Each of them records the queues on which this recording
-    /// runs.
-    uses: Vec<Arc<RecordedUse>>,
+    /// The memory objects that the commands use and that must know the runs of this recording.
+    uses: Vec<MemoryUse>,
     waits: Waits,
 }
 
@@ -33,9 +32,9 @@ impl Recording {
         }
     }
 
-    /// Marks a buffer as used by a command in this recording.
-    pub(crate) fn note(&mut self, buffer: &BufferUse<'_>) {
-        note(&mut self.uses, buffer);
+    /// Notes that a command in this recording uses a memory object.
+    pub(crate) fn note(&mut self, used: MemoryUse) {
+        note(&mut self.uses, used);
     }
 
     /// Makes each run wait for signals of events. Only the latest signal of each event is stored,
@@ -70,9 +69,9 @@ impl Recording {
     }
 }
 
-fn note(uses: &mut Vec<Arc<RecordedUse>>, buffer: &BufferUse<'_>) {
-    if !uses.iter().any(|known| known.is_of(buffer)) {
-        uses.push(Arc::new(buffer.recorded()));
+fn note(uses: &mut Vec<MemoryUse>, used: MemoryUse) {
+    if !uses.iter().any(|known| known.is_same(&used)) {
+        uses.push(used);
     }
 }
 
@@ -83,7 +82,7 @@ fn note(uses: &mut Vec<Arc<RecordedUse>>, buffer: &BufferUse<'_>) {
 /// run.
 pub(crate) struct Run {
     executable: ExecutableGraph,
-    uses: Lock<Vec<Arc<RecordedUse>>>,
+    uses: Lock<Vec<MemoryUse>>,
     waits: Waits,
     /// The event of the latest run. The next run follows this event, so a submitting thread holds
     /// the lock until its run is submitted. This lock is acquired before all other locks.
@@ -91,9 +90,9 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Marks a buffer as used by an updated command.
-    pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
-        note(&mut self.uses.lock(), buffer);
+    /// Notes that an updated command uses a memory object.
+    pub(crate) fn note(&self, used: MemoryUse) {
+        note(&mut self.uses.lock(), used);
     }
 
     /// Returns the executable graph, so that the caller can run or update it.
@@ -101,17 +100,15 @@ impl Run {
         &self.executable
     }
 
-    /// Records in all used buffers that a run is submitted to a queue.
-    pub(crate) fn note_uses(&self, submission: &Submission<'_>) {
+    /// Prepares all memory objects that the recording uses for a run that is submitted next.
+    pub(crate) fn note_uses(&self, submission: &Submission<'_>) -> Result<()> {
         let uses = self.uses.lock().clone();
-        for buffer in uses {
-            buffer.by(submission);
-        }
+        uses.into_iter().try_for_each(|used| submission.note(used))
     }
 
     /// Submits a run, or records it if the queue is being captured.
     pub(crate) fn submit(&self, submission: Submission<'_>, kind: ur_command_t) -> Result<()> {
-        self.note_uses(&submission);
+        self.note_uses(&submission)?;
         if let Some(capture) = submission.capture() {
             capture.wait_for(self.waits.iter().cloned())?;
             return submission.submit(kind, self.executable.command(), false);
@@ -128,7 +125,8 @@ impl Run {
         {
             command = command.after_submitted(last);
         }
-        submission.submit_and_keep(kind, command, &mut last)
+        let runs_in_parts = self.executable.runs_in_parts();
+        submission.submit_and_keep(kind, command, runs_in_parts, &mut last)
     }
 }
 

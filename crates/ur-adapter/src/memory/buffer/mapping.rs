@@ -9,7 +9,7 @@ use super::storage::View;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::queue::destination::Destination;
-use crosshandle::{AllocationOptions, Command, Memory, MemoryKind, MemoryRange};
+use crosshandle::{Access, AllocationOptions, Command, Memory, MemoryKind, MemoryRange};
 use std::ffi::c_void;
 use unified_runtime_sys::{
     UR_MAP_FLAG_READ, UR_MAP_FLAG_WRITE, UR_MAP_FLAG_WRITE_INVALIDATE_REGION, ur_map_flags_t,
@@ -74,7 +74,10 @@ impl Buffer {
             flags & UR_MAP_FLAG_READ != 0 || flags & UR_MAP_FLAG_WRITE_INVALIDATE_REGION == 0;
         let command = match mapping.host_range(self)? {
             Some(host) if is_read => {
-                Command::copy(self.storage.range(destination, offset, len)?, host)?
+                let from = self
+                    .storage
+                    .range(destination, offset, len, Access::ReadOnly)?;
+                Command::copy(from, host)?
             }
             _ => Command::marker(),
         };
@@ -105,11 +108,13 @@ impl Buffer {
             })?;
         let mapping = &mappings[index];
         let command = match mapping.host_range(self)? {
-            Some(host) if mapping.is_writable => Command::copy(
-                host,
-                self.storage
-                    .range(destination, mapping.offset, mapping.len)?,
-            )?,
+            Some(host) if mapping.is_writable => {
+                let (offset, len) = (mapping.offset, mapping.len);
+                let to = self
+                    .storage
+                    .range(destination, offset, len, Access::ReadWrite)?;
+                Command::copy(host, to)?
+            }
             _ => Command::marker(),
         };
         Ok((mappings.remove(index), command))

@@ -12,12 +12,12 @@ use crate::abi::boundary::{In, MaybeIn, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, Ref};
 use crate::context::Context;
+use crate::discovery::Device;
 use crate::queue::destination::Destination;
-use crosshandle::MemoryRange;
+use crosshandle::{Access, MemoryRange};
 use mapping::Mappings;
 use std::ptr::NonNull;
 use std::sync::Arc;
-pub(crate) use storage::{BufferUse, RecordedUse};
 use storage::{Storage, StorageUser};
 use unified_runtime_sys::{
     UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, UR_MEM_FLAG_ALLOC_HOST_POINTER, UR_MEM_FLAG_READ_ONLY,
@@ -27,7 +27,7 @@ use unified_runtime_sys::{
 };
 
 /// Flags that specify how kernels access a buffer. A buffer has at most one of these flags.
-const KERNEL_ACCESS: ur_mem_flags_t =
+pub(super) const KERNEL_ACCESS: ur_mem_flags_t =
     UR_MEM_FLAG_READ_WRITE | UR_MEM_FLAG_WRITE_ONLY | UR_MEM_FLAG_READ_ONLY;
 /// Flags for which the caller must pass a host pointer.
 const WITH_POINTER: ur_mem_flags_t =
@@ -71,13 +71,13 @@ impl Buffer {
         self.len
     }
 
-    /// Returns the native handle of the buffer.
-    pub(super) fn native_handle(&self) -> ur_native_handle_t {
-        native::handle(&self.storage, self.offset)
+    /// Returns the native handle of the buffer on a device.
+    pub(super) fn native_handle(&self, device: &Device) -> Result<ur_native_handle_t> {
+        native::handle(&self.storage, device, self.offset)
     }
 
-    /// Returns part of the buffer as a memory range for a command. The memory range keeps the
-    /// memory alive.
+    /// Returns part of the buffer as a memory range for a command with this access. The memory
+    /// range keeps the memory alive.
     ///
     /// # Errors
     /// Returns `INVALID_SIZE` if the part exceeds the buffer.
@@ -86,26 +86,44 @@ impl Buffer {
         destination: &dyn Destination,
         offset: usize,
         len: usize,
+        access: Access,
     ) -> Result<MemoryRange> {
         let offset = self.place(offset, len)?;
-        self.storage.range(destination, offset, len)
+        self.storage.range(destination, offset, len, access)
     }
 
-    /// Returns the whole buffer as a memory range for a kernel argument.
+    /// Returns the whole buffer as a memory range for a kernel argument. `flags` say how the kernel
+    /// accesses the buffer. Without such flags, the kernel has the access that the creator of the
+    /// buffer specified.
     ///
     /// # Errors
     /// Returns `INVALID_MEM_OBJECT` if the buffer belongs to another context, or if the kernel's
     /// device cannot access the buffer.
-    pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<MemoryRange> {
+    pub(crate) fn for_kernel(
+        &self,
+        destination: &dyn Destination,
+        flags: ur_mem_flags_t,
+    ) -> Result<MemoryRange> {
         let (own, _) = self.context.first();
-        let is_near = own.shares_memory_with(destination.device()) || !self.storage.is_on_device();
+        let device = destination.device();
+        let is_near = !self.storage.is_on_device()
+            || own.shares_memory_with(device)
+            || device.inner().reaches(self.storage.context().device());
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
                 "the buffer must belong to the queue's context, and the queue's device must be able to access it",
             ));
         }
-        self.range(destination, 0, self.len)
+        let access = match flags & KERNEL_ACCESS {
+            0 => self.kernel_access,
+            access => access,
+        };
+        let access = match access {
+            UR_MEM_FLAG_READ_ONLY => Access::ReadOnly,
+            _ => Access::ReadWrite,
+        };
+        self.range(destination, 0, self.len, access)
     }
 
     /// Checks that a part is inside the buffer, and returns the part's offset in the storage.
@@ -138,17 +156,23 @@ entry_points! {
         if size == 0 {
             return Err(Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_BUFFER_SIZE));
         }
-        let (device, inner) = context.first();
-        let is_direct = device.inner().info().capabilities.host_accessible_memory;
+        let capabilities = |device: &Device| device.inner().info().capabilities;
         // Kernels on each device of the context may access the memory at the user's address.
-        let mut devices = context.devices();
         let sides = (
-            is_direct,
-            devices.all(|device| device.inner().info().capabilities.system_memory),
+            context.devices().all(|device| capabilities(device).host_accessible_memory),
+            context.devices().all(|device| capabilities(device).system_memory),
         );
-        // SAFETY: the caller guarantees that the host pointer is valid for as long as the flags
-        // require.
-        let storage = unsafe { Storage::create(inner, size, flags, pointer, sides) }?;
+        let has_several_memories = context.state().has_several_memories();
+        let is_host = flags & (UR_MEM_FLAG_USE_HOST_POINTER | UR_MEM_FLAG_ALLOC_HOST_POINTER) != 0;
+        let storage = if has_several_memories && !is_host {
+            // SAFETY: the caller guarantees that the host pointer is readable.
+            unsafe { Storage::replicated(context.state(), size, pointer) }?
+        } else {
+            let (_, inner) = context.first();
+            // SAFETY: the caller guarantees that the host pointer is valid for as long as the flags
+            // require.
+            unsafe { Storage::create(inner, size, flags, pointer, sides, has_several_memories) }?
+        };
         let buffer = Buffer::new(context.to_ref(), storage, flags & KERNEL_ACCESS);
         created.put(MemoryObject::Buffer(buffer).hand_out())
     }

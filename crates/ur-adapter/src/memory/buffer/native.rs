@@ -6,6 +6,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::native::ownership;
 use crate::context::Context;
+use crate::discovery::Device;
 use crosshandle::{Error, Memory};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
@@ -17,7 +18,12 @@ static GIVEN: Lock<Vec<Weak<Storage>>> = Lock::new(Vec::new());
 
 /// Returns the native handle for an offset in a storage. The handle is valid as long as an object
 /// keeps the memory alive.
-pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_t {
+pub(super) fn handle(
+    storage: &Arc<Storage>,
+    device: &Device,
+    offset: usize,
+) -> Result<ur_native_handle_t> {
+    let address = storage.native_address(device)?;
     if !storage.is_given.swap(true, Ordering::Relaxed) {
         let mut given = GIVEN.lock();
         if given.len() == given.capacity() {
@@ -25,7 +31,7 @@ pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_
         }
         given.push(Arc::downgrade(storage));
     }
-    storage.address() + offset
+    Ok(address + offset)
 }
 
 /// Returns the storage for a native handle, and the offset of the handle's address in that storage.
@@ -53,7 +59,7 @@ pub(super) unsafe fn find(
     let nearest = alive
         .into_iter()
         .filter_map(|storage| {
-            let offset = native.checked_sub(storage.address())?;
+            let offset = native.checked_sub(storage.address()?)?;
             (offset < storage.len()).then_some((storage, offset))
         })
         .min_by_key(|(_, offset)| *offset);

@@ -2,12 +2,18 @@
 
 use super::late;
 use crate::abi::failure::Result;
+use crate::abi::lock::Lock;
+use crate::context::ContextState;
+use crate::discovery::Device;
+use crate::memory::replicas::{MemoryUse, Replica, Replicas, Tracked};
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use crate::queue::end::Users;
 use crate::queue::host_function::wait_while;
 use crate::tuning::LARGEST_VECTOR_BYTES;
-use crosshandle::{Access, AllocationOptions, Command, Context, Memory, MemoryKind, MemoryRange};
+use crosshandle::{
+    Access, AllocationOptions, Command, Context, Event, Memory, MemoryKind, MemoryRange,
+};
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -37,36 +43,47 @@ pub(super) struct Storage {
     pub(super) is_given: AtomicBool,
 }
 
-/// The use of a buffer by a command. The buffer mirrors the user's memory and writes its contents
-/// back, so it must record which queues use it.
-pub(crate) struct BufferUse<'a>(&'a Arc<Storage>);
-
-/// The use of a buffer by a recorded command. The buffer must record which queues run the
-/// recording.
-pub(crate) struct RecordedUse(Arc<Storage>);
-
-impl BufferUse<'_> {
-    /// Records that commands on a queue use the buffer.
-    pub(crate) fn by(&self, queue: &Queue) {
-        self.0.users.note(queue);
+/// A storage that mirrors the user's memory writes its contents back, so it must record which
+/// queues use it.
+impl Tracked for Storage {
+    fn prepare(&self, queue: &Queue, _is_written: bool) -> Result<Option<Event>> {
+        self.fill_mirror()?;
+        self.users.note(queue);
+        Ok(None)
     }
 
-    /// Converts this borrowed buffer use to an owned one, so that a recording can store it.
-    pub(crate) fn recorded(&self) -> RecordedUse {
-        RecordedUse(Arc::clone(self.0))
+    fn is_moving(&self) -> bool {
+        false
     }
+
+    fn used(&self, _event: &Event) {}
 }
 
-impl RecordedUse {
-    /// Records that a run of the recording uses the buffer. Call this function before submitting
-    /// the run to `destination`.
-    pub(crate) fn by(&self, destination: &dyn Destination) {
-        destination.note(BufferUse(&self.0));
+/// The memory of a buffer on one of several devices.
+impl Replica for Memory {
+    type Layout = usize;
+
+    const SERVES_PEERS: bool = true;
+
+    fn create(context: &Context, len: &usize) -> Result<Self> {
+        let options = AllocationOptions::new(*len).align(LARGEST_VECTOR_BYTES);
+        Ok(context.allocate_with(options)?)
     }
 
-    /// Returns whether both uses refer to the same buffer.
-    pub(crate) fn is_of(&self, buffer: &BufferUse<'_>) -> bool {
-        Arc::ptr_eq(&self.0, buffer.0)
+    fn len(len: &usize) -> usize {
+        *len
+    }
+
+    fn read(&self, to: MemoryRange) -> Result<Command> {
+        Ok(Command::copy(self.all(), to)?)
+    }
+
+    fn write(&self, from: MemoryRange) -> Result<Command> {
+        Ok(Command::copy(from, self.all())?)
+    }
+
+    fn copy_to(&self, to: &Self) -> Option<Result<Command>> {
+        Some(Command::copy(self.all(), to.all()).map_err(Into::into))
     }
 }
 
@@ -77,6 +94,8 @@ enum Backing {
         /// Whether the host can access the memory directly.
         is_direct: bool,
     },
+    /// Memory on each device that uses the buffer.
+    Replicated(Arc<Replicas<Memory>>),
     /// The user's memory, which the device can access directly.
     User(User),
     /// An allocation in the context, and its address. `range` keeps the allocation alive.
@@ -85,9 +104,15 @@ enum Backing {
         start: User,
         is_direct: bool,
     },
-    /// Memory that was allocated to mirror the user's memory. The contents are copied to the user's
-    /// memory when the buffer is mapped, and when the storage is dropped.
-    Mirror { memory: Arc<Memory>, user: User },
+    /// Memory that was allocated to mirror the user's memory. The contents are copied from the
+    /// user's memory before the first command. They are copied to the user's memory when the buffer
+    /// is mapped, and when the storage is dropped.
+    Mirror {
+        memory: Arc<Memory>,
+        user: User,
+        /// Whether the contents have been copied from the user's memory.
+        is_filled: Lock<bool>,
+    },
 }
 
 /// The address of memory that the storage does not own.
@@ -117,24 +142,26 @@ impl Storage {
     ///
     /// `is_direct` specifies whether the host and the device can access each other's memory
     /// directly. `takes_system_memory` specifies whether all devices in the context can access all
-    /// host memory directly.
+    /// host memory directly. If `is_shared` is true, the memory is host memory, which all devices
+    /// of the context can access.
     ///
     /// # Safety
-    /// `pointer` must be valid for reads of `len` bytes. If the flags request direct use of the
-    /// user's memory, `pointer` must also be valid for writes, and must stay valid as long as the
-    /// storage exists.
+    /// `pointer` must be valid for reads of `len` bytes. If the flags request use of the user's
+    /// memory, `pointer` must also be valid for writes, and must stay valid as long as the storage
+    /// exists.
     pub(super) unsafe fn create(
         context: &Context,
         len: usize,
         flags: ur_mem_flags_t,
         pointer: Option<NonNull<u8>>,
         (is_direct, takes_system_memory): (bool, bool),
+        is_shared: bool,
     ) -> Result<Arc<Self>> {
         let is_user = flags & UR_MEM_FLAG_USE_HOST_POINTER != 0;
         let backing = match pointer.map(User) {
             Some(user) if is_user && (is_direct || takes_system_memory) => Backing::User(user),
             pointer => {
-                let is_host = flags & UR_MEM_FLAG_ALLOC_HOST_POINTER != 0;
+                let is_host = is_shared || flags & UR_MEM_FLAG_ALLOC_HOST_POINTER != 0;
                 let kind = if is_host {
                     MemoryKind::Host
                 } else {
@@ -145,7 +172,9 @@ impl Storage {
                     .align(LARGEST_VECTOR_BYTES);
                 let memory = context.allocate_with(options)?;
                 let is_direct = is_host || is_direct;
-                if let Some(user) = pointer {
+                if let Some(user) = pointer
+                    && !is_user
+                {
                     // SAFETY: the caller ensures that the user's memory is valid for reads of `len`
                     // bytes.
                     unsafe { fill(context, &memory, is_direct, user) }?;
@@ -154,6 +183,7 @@ impl Storage {
                     Some(user) if is_user => Backing::Mirror {
                         memory: Arc::new(memory),
                         user,
+                        is_filled: Lock::default(),
                     },
                     _ => Backing::Allocated { memory, is_direct },
                 }
@@ -163,6 +193,29 @@ impl Storage {
             context: context.clone(),
             len,
             backing,
+            users: Users::default(),
+            is_given: AtomicBool::new(false),
+        }))
+    }
+
+    /// Creates a storage with memory on each device that uses it. Copies the contents from
+    /// `pointer`, if there is one.
+    ///
+    /// # Safety
+    /// `pointer` must be valid for reads of `len` bytes.
+    pub(super) unsafe fn replicated(
+        context: &Arc<ContextState>,
+        len: usize,
+        pointer: Option<NonNull<u8>>,
+    ) -> Result<Arc<Self>> {
+        let replicas = Replicas::new(context, len);
+        if let Some(user) = pointer.map(User) {
+            replicas.fill(user.range(0, len))?;
+        }
+        Ok(Arc::new(Self {
+            context: context.device(0).1.clone(),
+            len,
+            backing: Backing::Replicated(replicas),
             users: Users::default(),
             is_given: AtomicBool::new(false),
         }))
@@ -194,13 +247,16 @@ impl Storage {
         self.len
     }
 
-    /// Returns whether only the storage's own device can access the memory directly.
+    /// Returns whether only the device of [`context`](Self::context), its parts and its peers can
+    /// access the memory directly.
     pub(super) fn is_on_device(&self) -> bool {
-        match &self.backing {
-            Backing::Allocated { is_direct, .. } | Backing::Adopted { is_direct, .. } => !is_direct,
-            Backing::Mirror { .. } => true,
-            Backing::User(_) => false,
-        }
+        matches!(
+            &self.backing,
+            Backing::Adopted {
+                is_direct: false,
+                ..
+            }
+        )
     }
 
     /// Returns the context in which the memory was allocated.
@@ -208,36 +264,74 @@ impl Storage {
         &self.context
     }
 
-    /// Returns the device address of the memory.
-    pub(super) fn address(&self) -> usize {
-        match &self.backing {
+    /// Returns the device address of the memory for a native handle. If each device has its own
+    /// memory, pins the storage to a device first.
+    pub(super) fn native_address(&self, device: &Device) -> Result<usize> {
+        if let Backing::Replicated(replicas) = &self.backing {
+            return Ok(replicas.pin(device)?.as_ptr().addr());
+        }
+        self.fill_mirror()?;
+        Ok(self.address().unwrap_or_default())
+    }
+
+    /// Returns the device address of the memory. Returns `None` if each device has its own memory.
+    pub(super) fn address(&self) -> Option<usize> {
+        Some(match &self.backing {
+            Backing::Replicated(replicas) => replicas.pinned()?.as_ptr().addr(),
             Backing::Allocated { memory, .. } => memory.as_ptr().addr(),
             Backing::Mirror { memory, .. } => memory.as_ptr().addr(),
             Backing::User(start) | Backing::Adopted { start, .. } => start.0.addr().get(),
-        }
+        })
     }
 
-    /// Returns part of the storage as a memory range for a command. The caller must have checked
-    /// the bounds.
+    /// Returns part of the storage as a memory range for a command with this access. The caller
+    /// must have checked the bounds.
     pub(super) fn range(
         self: &Arc<Self>,
         destination: &dyn Destination,
         offset: usize,
         len: usize,
+        access: Access,
     ) -> Result<MemoryRange> {
+        let is_written = access == Access::ReadWrite;
         Ok(match &self.backing {
+            Backing::Replicated(replicas) => {
+                let object = Arc::clone(replicas) as _;
+                destination.note(MemoryUse { object, is_written })?;
+                let memory = replicas.on(destination.device())?;
+                memory.range(offset..offset + len)?
+            }
             Backing::Allocated { memory, .. } => memory.range(offset..offset + len)?,
             Backing::Adopted { range, .. } => range.range(offset..offset + len)?,
             Backing::User(user) => user.range(offset, len),
             // The returned range keeps the storage alive. The storage is dropped after the last
             // command, and then writes its contents back.
             Backing::Mirror { memory, .. } => {
-                destination.note(BufferUse(self));
+                let object = Arc::clone(self) as _;
+                destination.note(MemoryUse { object, is_written })?;
                 memory
                     .range(offset..offset + len)?
                     .keeping(Arc::clone(self))
             }
         })
+    }
+
+    /// Copies the contents from the mirrored user's memory, if they have not been copied yet. Until
+    /// then, the user may change them.
+    fn fill_mirror(&self) -> Result<()> {
+        if let Backing::Mirror {
+            memory,
+            user,
+            is_filled,
+        } = &self.backing
+        {
+            let mut is_filled = is_filled.lock();
+            if !*is_filled {
+                copy(&self.context, memory.all(), user.range(0, self.len))?;
+                *is_filled = true;
+            }
+        }
+        Ok(())
     }
 
     /// Waits until no command uses the memory, for at most [`BUFFER_RELEASE_GRACE`]. Only waits if
@@ -269,7 +363,7 @@ impl Storage {
     /// Returns a range of the user's memory that this storage mirrors. Returns `None` if the
     /// storage does not mirror the user's memory.
     pub(super) fn mirrored(self: &Arc<Self>, offset: usize, len: usize) -> Option<MemoryRange> {
-        let Backing::Mirror { memory, user } = &self.backing else {
+        let Backing::Mirror { memory, user, .. } = &self.backing else {
             return None;
         };
         // The returned range keeps the storage alive and its memory in use, like the result of
@@ -292,7 +386,9 @@ impl Storage {
                 is_direct: true,
                 ..
             } => View::Direct(start.0.as_ptr().wrapping_add(offset)),
-            Backing::Allocated { .. } | Backing::Adopted { .. } => View::None,
+            Backing::Allocated { .. } | Backing::Adopted { .. } | Backing::Replicated(_) => {
+                View::None
+            }
             Backing::Mirror { user, .. } => View::Mirror(user.0.as_ptr().wrapping_add(offset)),
         })
     }
@@ -309,9 +405,18 @@ impl User {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        let Backing::Mirror { memory, user } = &self.backing else {
+        let Backing::Mirror {
+            memory,
+            user,
+            is_filled,
+        } = &mut self.backing
+        else {
             return;
         };
+        if !*is_filled.get_mut() {
+            // No command has used the buffer, so the user's memory has the contents.
+            return;
+        }
         let written = copy(&self.context, user.range(0, self.len), memory.all());
         if let Err(failure) = written {
             tracing::error!(

@@ -6,37 +6,105 @@
 
 pub(crate) mod format;
 
-use super::buffer::check_flags;
+use super::buffer::{KERNEL_ACCESS, check_flags};
 use super::object::MemoryObject;
+use super::replicas::{MemoryUse, Replica, Replicas};
 use crate::abi::boundary::{In, MaybeIn, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::object::{Handle, Ref};
 use crate::abi::query::Query;
 use crate::context::{Context, ContextState};
+use crate::discovery::Device;
 use crate::enqueue::image::PartLayout;
 use crate::queue::destination::Destination;
 use crosshandle::{
-    Command, Error,
+    Access, Command, Error, MemoryRange,
     image::{ImageDescription, ImageKind, ImagePart},
+    memory::Pitches,
 };
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{
-    ur_image_desc_t, ur_image_format_t, ur_image_info_t, ur_mem_flags_t, ur_mem_handle_t,
-    ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
+    UR_MEM_FLAG_READ_ONLY, ur_image_desc_t, ur_image_format_t, ur_image_info_t, ur_mem_flags_t,
+    ur_mem_handle_t, ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
 };
 
-/// A UR image handle. Images created from one native handle share the image in `crosshandle`.
+/// A UR image handle. Images created from one native handle share their pixels.
 pub(crate) struct Image {
     context: Ref<Context>,
-    inner: Arc<crosshandle::image::Image>,
+    pixels: Arc<Pixels>,
+}
+
+/// The pixels of an image.
+enum Pixels {
+    /// All devices of the context share the memory of the first device.
+    One(crosshandle::image::Image),
+    /// Each device that uses the image has an image in its own memory.
+    Replicated(Arc<Replicas<crosshandle::image::Image>>),
+}
+
+impl Pixels {
+    fn description(&self) -> &ImageDescription {
+        match self {
+            Self::One(image) => image.description(),
+            Self::Replicated(replicas) => replicas.layout(),
+        }
+    }
+
+    /// Returns the driver's image for which a native handle was returned. Returns `None` if each
+    /// device has its own image, and the program has a native handle of none.
+    fn given(&self) -> Option<ur_native_handle_t> {
+        Some(match self {
+            Self::One(image) => image.native().raw(),
+            Self::Replicated(replicas) => replicas.pinned()?.native().raw(),
+        })
+    }
+}
+
+/// The image on one of several devices. Its pixels are copied through host memory.
+impl Replica for crosshandle::image::Image {
+    type Layout = ImageDescription;
+
+    const SERVES_PEERS: bool = false;
+
+    fn create(context: &crosshandle::Context, description: &ImageDescription) -> Result<Self> {
+        context.device().images()?;
+        Self::new(context, description).map_err(refusal)
+    }
+
+    fn len(description: &ImageDescription) -> usize {
+        description.bytes().unwrap_or(usize::MAX)
+    }
+
+    fn read(&self, to: MemoryRange) -> Result<Command> {
+        let (part, pitches) = whole(self.description());
+        Ok(Command::read_image(self, part, to, pitches)?)
+    }
+
+    fn write(&self, from: MemoryRange) -> Result<Command> {
+        let (part, pitches) = whole(self.description());
+        Ok(Command::write_image(from, pitches, self, part)?)
+    }
+
+    fn copy_to(&self, _to: &Self) -> Option<Result<Command>> {
+        None
+    }
+}
+
+/// Returns all pixels of an image, and the pitches of adjacent rows and slices.
+fn whole(description: &ImageDescription) -> (ImagePart, Pitches) {
+    let extent = description.extent;
+    let row = extent[0] * description.format.pixel_bytes();
+    let slice = row * extent[1];
+    let origin = [0; 3];
+    (ImagePart { origin, extent }, Pitches { row, slice })
 }
 
 /// An image for which the adapter has returned a native handle.
 struct Given {
-    image: Weak<crosshandle::image::Image>,
+    pixels: Weak<Pixels>,
     context: Weak<ContextState>,
 }
 
@@ -47,18 +115,13 @@ impl Image {
         &self.context
     }
 
-    /// Returns the image in `crosshandle`.
-    pub(crate) fn inner(&self) -> &crosshandle::image::Image {
-        &self.inner
-    }
-
-    /// Returns whether both UR images share one image in `crosshandle`.
+    /// Returns whether both UR images share their pixels.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+        Arc::ptr_eq(&self.pixels, &other.pixels)
     }
 
-    fn description(&self) -> &ImageDescription {
-        self.inner.description()
+    pub(crate) fn description(&self) -> &ImageDescription {
+        self.pixels.description()
     }
 
     /// Returns the total size of the pixels in bytes.
@@ -66,24 +129,52 @@ impl Image {
         self.description().bytes().unwrap_or(usize::MAX)
     }
 
-    /// Returns the image in `crosshandle` for a command.
+    /// Returns the image in `crosshandle` for a command with this access.
     ///
     /// # Errors
     /// Returns `INVALID_MEM_OBJECT` if the image belongs to another context, or if the command's
-    /// device is not the first device of the context.
+    /// device cannot access the image.
     pub(crate) fn for_command(
         &self,
         destination: &dyn Destination,
-    ) -> Result<&crosshandle::image::Image> {
-        let (own, _) = self.context.first();
-        let is_near = Arc::ptr_eq(own, destination.device());
-        if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
-            return Err(Failure::new(
-                ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "the image must belong to the queue's context, and the queue must be on the context's first device",
+        access: Access,
+    ) -> Result<crosshandle::image::Image> {
+        if !Arc::ptr_eq(self.context.state(), destination.context().state()) {
+            return Err(not_accessible(
+                "the image must belong to the queue's context",
             ));
         }
-        Ok(&self.inner)
+        match &*self.pixels {
+            Pixels::One(image) if Arc::ptr_eq(self.context.first().0, destination.device()) => {
+                Ok(image.clone())
+            }
+            Pixels::One(_) => Err(not_accessible(
+                "among devices that share memory, only the context's first device has the image",
+            )),
+            Pixels::Replicated(replicas) => {
+                let object = Arc::clone(replicas) as _;
+                let is_written = access == Access::ReadWrite;
+                destination.note(MemoryUse { object, is_written })?;
+                Ok(replicas.on(destination.device())?.as_ref().clone())
+            }
+        }
+    }
+
+    /// Returns the image in `crosshandle` for a kernel argument. `flags` say how the kernel
+    /// accesses the image.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`for_command`](Self::for_command).
+    pub(crate) fn for_kernel(
+        &self,
+        destination: &dyn Destination,
+        flags: ur_mem_flags_t,
+    ) -> Result<crosshandle::image::Image> {
+        let access = match flags & KERNEL_ACCESS {
+            UR_MEM_FLAG_READ_ONLY => Access::ReadOnly,
+            _ => Access::ReadWrite,
+        };
+        self.for_command(destination, access)
     }
 
     /// Writes a property of the image to the caller's memory. Unused dimensions are reported as 0,
@@ -122,17 +213,21 @@ impl Image {
         }
     }
 
-    /// Returns the native handle, which is the driver's image. The handle is valid as long as an
-    /// object keeps the image alive.
-    pub(super) fn native_handle(&self) -> ur_native_handle_t {
+    /// Returns the native handle on a device, which is the driver's image. The handle is valid as
+    /// long as an object keeps the image alive.
+    pub(super) fn native_handle(&self, device: &Device) -> Result<ur_native_handle_t> {
+        let native = match &*self.pixels {
+            Pixels::One(image) => image.native().raw(),
+            Pixels::Replicated(replicas) => replicas.pin(device)?.native().raw(),
+        };
         let mut given = GIVEN.lock();
-        given.retain(|given| given.image.strong_count() > 0);
-        let image = Arc::downgrade(&self.inner);
-        if !given.iter().any(|known| known.image.ptr_eq(&image)) {
+        given.retain(|given| given.pixels.strong_count() > 0);
+        let pixels = Arc::downgrade(&self.pixels);
+        if !given.iter().any(|known| known.pixels.ptr_eq(&pixels)) {
             let context = Arc::downgrade(self.context.state());
-            given.push(Given { image, context });
+            given.push(Given { pixels, context });
         }
-        self.inner.native().raw()
+        Ok(native)
     }
 
     /// Creates an image. If `pixels` is given, copies the pixels from its address.
@@ -145,12 +240,19 @@ impl Image {
         description: &ImageDescription,
         pixels: Option<(*mut c_void, &ur_image_desc_t)>,
     ) -> Result<Self> {
-        let (device, inner) = context.first();
-        device.inner().images()?;
-        let made = crosshandle::image::Image::new(inner, description).map_err(refusal)?;
+        let (_, inner) = context.first();
+        let first = <crosshandle::image::Image as Replica>::create(inner, description)?;
         let image = Self {
             context: context.clone(),
-            inner: Arc::new(made),
+            pixels: Arc::new(match context.state().has_several_memories() {
+                true => Pixels::Replicated(Replicas::starting_with(
+                    context.state(),
+                    *description,
+                    first.clone(),
+                    pixels.is_some(),
+                )),
+                false => Pixels::One(first.clone()),
+            }),
         };
         if let Some((pointer, desc)) = pixels {
             let part = ImagePart {
@@ -164,16 +266,15 @@ impl Image {
             // is complete when `finish` returns, even if the command fails.
             let memory = unsafe { place.in_user_memory(pointer) }?;
             let queue = inner.create_queue()?;
-            queue.submit(Command::write_image(
-                memory,
-                place.pitches(),
-                &image.inner,
-                part,
-            )?)?;
+            queue.submit(Command::write_image(memory, place.pitches(), &first, part)?)?;
             queue.finish()?;
         }
         Ok(image)
     }
+}
+
+fn not_accessible(message: &'static str) -> Failure {
+    Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT, message)
 }
 
 /// Converts an error that `crosshandle` returns when it creates an image. The device supports
@@ -219,11 +320,11 @@ entry_points! {
         let description = format::description(format, desc, false)?;
         // The images and contexts must not be dropped while the lock is held, so they are collected
         // first.
-        let alive = |given: &Given| Some((given.image.upgrade()?, given.context.clone()));
+        let alive = |given: &Given| Some((given.pixels.upgrade()?, given.context.clone()));
         let alive: Vec<_> = GIVEN.lock().iter().filter_map(alive).collect();
         let mut alive = alive.into_iter();
-        let found = alive.find(|(image, _)| image.native().raw() == native);
-        let (inner, maker) = found.ok_or_else(|| {
+        let found = alive.find(|(pixels, _)| pixels.given() == Some(native));
+        let (pixels, maker) = found.ok_or_else(|| {
             Failure::argument("no living image of this adapter has this native handle")
         })?;
         if !ptr::eq(maker.as_ptr(), &**context.state()) {
@@ -232,10 +333,10 @@ entry_points! {
                 "the image with this native handle belongs to another context",
             ));
         }
-        if *inner.description() != description {
+        if *pixels.description() != description {
             return Err(format::wrong_description("the image does not match the description"));
         }
         let context = context.to_ref();
-        created.put(MemoryObject::Image(Image { context, inner }).hand_out())
+        created.put(MemoryObject::Image(Image { context, pixels }).hand_out())
     }
 }

@@ -1,10 +1,10 @@
 //! Copies for which the caller names no queue.
 
 use crate::abi::boundary::{entry_points, not_null};
-use crate::abi::failure::{Failure, Result};
+use crate::abi::failure::Failure;
 use crate::abi::object::Handle;
 use crate::context::Context;
-use crosshandle::{Access, Command, EventOptions, Queue, QueueOrder};
+use crosshandle::{Access, Command, EventOptions};
 use std::ffi::c_void;
 
 entry_points! {
@@ -30,21 +30,7 @@ entry_points! {
         };
         let (_, inner) = context.first();
         let done = inner.create_event_with(EventOptions::new().shareable(false))?;
-        queue_of(context)?.submit(Command::copy(from, to)?.signal(&done))?;
+        context.state().copies(0)?.submit(Command::copy(from, to)?.signal(&done))?;
         Ok(done.wait()?)
     }
-}
-
-/// Returns the context's queue for copies for which the caller names no queue. The queue is
-/// out-of-order, so the copies do not wait for each other.
-fn queue_of(context: &Context) -> Result<&Queue> {
-    let place = &context.state().usm.copies;
-    if let Some(queue) = place.get() {
-        return Ok(queue);
-    }
-    let queue = context
-        .first()
-        .1
-        .create_queue_with(QueueOrder::OutOfOrder)?;
-    Ok(place.get_or_init(|| queue))
 }

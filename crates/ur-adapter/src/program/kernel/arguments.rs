@@ -17,8 +17,8 @@ use crosshandle::{
 use std::borrow::Cow;
 use std::ffi::c_void;
 use unified_runtime_sys::{
-    ur_exp_kernel_arg_properties_t, ur_exp_kernel_arg_type_t as argument_type, ur_mem_handle_t,
-    ur_result_t,
+    ur_exp_kernel_arg_properties_t, ur_exp_kernel_arg_type_t as argument_type, ur_mem_flags_t,
+    ur_mem_handle_t, ur_result_t,
 };
 
 /// A kernel argument from the caller.
@@ -103,7 +103,8 @@ unsafe fn read_one<'a>(
                 Argument::of_pointer(destination, argument.value.pointer)
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_MEM_OBJ => {
-                Argument::of_memory(destination, argument.value.memObjTuple.hMem)?
+                let memory = argument.value.memObjTuple;
+                Argument::of_memory(destination, memory.hMem, memory.flags)?
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_LOCAL => Argument::Local(argument.size),
             argument_type::UR_EXP_KERNEL_ARG_TYPE_SAMPLER => {
@@ -125,8 +126,8 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// Converts the handle of a buffer or an image to a kernel argument. Null becomes the address
-    /// 0.
+    /// Converts the handle of a buffer or an image to a kernel argument. `flags` say how the kernel
+    /// accesses the memory object. Null becomes the address 0.
     ///
     /// # Errors
     /// Returns `INVALID_MEM_OBJECT` if the device cannot access the memory object.
@@ -136,6 +137,7 @@ impl<'a> Argument<'a> {
     pub(crate) unsafe fn of_memory(
         destination: &dyn Destination,
         handle: ur_mem_handle_t,
+        flags: ur_mem_flags_t,
     ) -> Result<Self> {
         if handle.is_null() {
             return Ok(Self::Address(0));
@@ -143,8 +145,10 @@ impl<'a> Argument<'a> {
         // SAFETY: the caller upholds this function's contract.
         Ok(
             match &**unsafe { Shared::<MemoryObject>::from_handle(handle) }? {
-                MemoryObject::Buffer(buffer) => Self::Memory(buffer.for_kernel(destination)?),
-                MemoryObject::Image(image) => Self::Image(image.for_command(destination)?.clone()),
+                MemoryObject::Buffer(buffer) => {
+                    Self::Memory(buffer.for_kernel(destination, flags)?)
+                }
+                MemoryObject::Image(image) => Self::Image(image.for_kernel(destination, flags)?),
             },
         )
     }

@@ -1,9 +1,9 @@
 //! Graphs that run in parts, because nodes wait for events, signal events or call functions.
 //!
 //! A driver's graph can neither wait for a shared event nor signal one between its nodes. So a node
-//! that waits begins a part, and a node that signals or calls a function ends its part. A run submits
-//! the parts in order, each as one command. Events of the run itself order the parts where the queue
-//! does not, and where a failure of one part must fail the later ones.
+//! that waits begins a part, and a node that signals or calls a function ends its part. A run
+//! submits the parts in order, each as one command. Events of the run itself order the parts where
+//! the queue does not, and where a failure of one part must fail the later ones.
 
 use super::executable::PartNodes;
 use super::{NodeEvents, Recorded};
@@ -162,7 +162,8 @@ impl Recorded {
             .is_some_and(|events| !events.waits.is_empty())
     }
 
-    /// Creates the node that executable graphs of a context use. `after` are nodes of the same part.
+    /// Creates the node that executable graphs of a context use. `after` are nodes of the same
+    /// part.
     pub(super) fn prepare(&self, core: &ContextCore, after: Arc<[u32]>) -> Result<Arc<GraphNode>> {
         let prepared = match core.backend().graphs() {
             Some(graphs) => graphs.prepare(self.work.work())?,
@@ -224,8 +225,8 @@ impl DividedRun {
     }
 
     /// Submits the parts in order. `command` has the waits, the order and the signal of the whole
-    /// run. `submit` submits one part to a queue with this order. `context` is the counter of copied
-    /// bytes that identifies the queue's context.
+    /// run. `submit` submits one part to a queue with this order. `context` is the counter of
+    /// copied bytes that identifies the queue's context.
     ///
     /// # Errors
     /// The errors of `submit`. If a later part is refused, the earlier parts still run.

@@ -272,6 +272,12 @@ impl ExecutableGraph {
         self.division.len()
     }
 
+    /// Returns whether a run is submitted in several parts, because nodes have events or call
+    /// functions. The timestamps of the event that such a run signals are those of the last part.
+    pub fn runs_in_parts(&self) -> bool {
+        !self.division.is_whole()
+    }
+
     /// Returns whether the graph has no nodes. A run of an empty graph only waits and signals.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
