@@ -4,7 +4,7 @@
     crosshandle load DIRECTORY/model.safetensors --name llama --device cuda:0
     python transformers_model.py DIRECTORY llama "A text to continue"
 
-DIRECTORY is a checkpoint of the Hub: its weights are read by the loader, and not by this program.
+DIRECTORY is a checkpoint of the Hub. The loader reads its weights, and this program does not.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from __future__ import annotations
 import sys
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
-from crosshandle import store
+import crosshandle.transformers
 
 directory, name, text = sys.argv[1:]
-held = store.open(name, framework="torch")
-model = AutoModelForCausalLM.from_pretrained(
-    None, config=AutoConfig.from_pretrained(directory), state_dict=held.state_dict(), dtype="auto"
-).eval()
+model = crosshandle.transformers.from_holder(name, AutoConfig.from_pretrained(directory))
 where = next(model.parameters()).device
 tokens = AutoTokenizer.from_pretrained(directory)(text, return_tensors="pt").to(where)
 with torch.no_grad():
-    print(model.generate(**tokens, max_new_tokens=20)[0].tolist())
+    print(model.generate(**tokens, max_new_tokens=20, do_sample=False)[0].tolist())

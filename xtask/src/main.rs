@@ -9,6 +9,7 @@
 //! | `soak` | kills and stops processes at random moments during attacks, for some minutes |
 //! | `planted` | puts fixed bugs back, one at a time, and prints what finds each |
 //! | `dpnp-tests` | runs a sample of dpnp's own tests over the host's Unified Runtime adapter |
+//! | `engine-tests` | runs the Python package with real vLLM, Ray, transformers, SGLang and LMCache |
 //! | `bindings` | generates the declarations of C interfaces from the stock headers, and `crosshandle.h` |
 //! | `wheel` | builds the Python wheel, with the command and the adapters, in `target/wheels` |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
@@ -18,6 +19,7 @@ mod bindings;
 mod clients;
 mod debian;
 mod dpnp;
+mod engines;
 mod fuzz;
 mod gpu;
 mod needs;
@@ -109,6 +111,11 @@ enum Task {
         #[arg(long)]
         stock: bool,
     },
+    /// Run the Python package's tests with real engines. The first run installs about 8 GB.
+    EngineTests {
+        /// Run only tests whose names match this expression of pytest's `-k`.
+        filter: Option<String>,
+    },
     /// Generate the declarations in `crates/*-sys` and the header of the C interface again.
     Bindings {
         /// Change nothing, and compare the committed files with the generated ones.
@@ -147,6 +154,7 @@ fn main() -> ExitCode {
         Task::Soak { minutes, device } => soak::run(&workspace, minutes, &device),
         Task::Planted { filter } => planted::run(&workspace, &filter),
         Task::DpnpTests { every, stock } => dpnp::run(&workspace, every, stock),
+        Task::EngineTests { filter } => engines::run(&workspace, filter.as_deref()),
         Task::Bindings {
             check,
             c_header: true,

@@ -5,9 +5,10 @@
 //! - the same with dpnp (`requirements-dpnp.txt`)
 //! - the packages that build and test the wheel (`requirements-wheel.txt`)
 //! - pyright, which checks the types (`requirements-pyright.txt`)
+//! - inference engines and Ray (`requirements-engines.txt`, about 8 GB)
 //!
 //! Each environment is created once, in the target directory. Its name contains a hash of the
-//! requirements and of the interpreter. The packages take about 1.5 GB.
+//! requirements and of the interpreter. The packages take about 1.5 GB without the engines.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -74,6 +75,9 @@ const DPNP_REQUIREMENTS: &str = concat!(
     include_str!("../requirements-dpnp.txt")
 );
 
+/// The packages for tests with real engines.
+const ENGINE_REQUIREMENTS: &str = include_str!("../requirements-engines.txt");
+
 pub(crate) struct Environment {
     directory: PathBuf,
     requirements: &'static str,
@@ -106,6 +110,12 @@ impl Environment {
     /// Returns the environment that checks types by pyright, as [`ensure`](Self::ensure) does.
     pub(crate) fn for_pyright(workspace: &Workspace) -> Result<Self> {
         Self::with(workspace, PYRIGHT_REQUIREMENTS)
+    }
+
+    /// Returns the environment with inference engines, as [`ensure`](Self::ensure) does. It needs
+    /// about 8 GB.
+    pub(crate) fn for_engines(workspace: &Workspace) -> Result<Self> {
+        Self::with(workspace, ENGINE_REQUIREMENTS)
     }
 
     fn with(workspace: &Workspace, requirements: &'static str) -> Result<Self> {
@@ -211,6 +221,9 @@ impl Environment {
                 ":all:",
             ])
             .args(["--disable-pip-version-check", "--require-hashes"])
+            // The requirements name every package. The engines' own requirements contradict each
+            // other.
+            .arg("--no-deps")
             .arg("--requirement")
             .arg(requirements);
         Step::new(workspace, "python packages", install).run()
@@ -298,7 +311,12 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned() {
-        for requirements in [DPNP_REQUIREMENTS, PYRIGHT_REQUIREMENTS, WHEEL_REQUIREMENTS] {
+        for requirements in [
+            DPNP_REQUIREMENTS,
+            ENGINE_REQUIREMENTS,
+            PYRIGHT_REQUIREMENTS,
+            WHEEL_REQUIREMENTS,
+        ] {
             let joined = requirements.replace("\\\n", "");
             let packages = joined.lines().filter(|line| !line.starts_with('#'));
             let is_loose = |line: &&str| !line.contains("==") || !line.contains("--hash=sha256:");

@@ -100,16 +100,22 @@ def test_what_an_engine_has_made_of_weights_is_mapped_by_the_next_one(start: Sta
         _state.adopt(part, model, {**FINGERPRINT, "engine": "test 2", "ranks": "tp0-of-2"})
     assert part.up.weight is before
     assert _state.adopt(part, model, FINGERPRINT) == 7
-    assert _state.left_on_meta(part) == []
+    assert _state.drop_consumed(part) == []
     assert answer(part) == expected
-    # Tied tensors are still one object, strides and the engine's attributes are kept, and no tensor
+    # Tied tensors are still one object, strides and the engine's attributes are kept, and no weight
     # was copied.
     assert part.head.weight is part.embed.weight
     assert part.up.weight.stride() == (1, 30) and part.up.weight.weight_loader == "the engine's"
     assert "table" not in part.state_dict()
     start_of, end_of = model.address, (model.address or 0) + model.nbytes
-    for tensor in (part.embed.weight, part.up.weight, part.table, part.up.workspace):
+    for tensor in (part.embed.weight, part.up.weight, part.up.scale):
         assert start_of <= tensor.data_ptr() < end_of
+    # Engines write to small buffers, which are therefore copies.
+    for tensor in (part.table, part.up.workspace):
+        assert not start_of <= tensor.data_ptr() < end_of
+        tensor.add_(1)
+    with pytest.raises(_state.WriteRefused, match="embed.weight"), _state.refusing_writes(part, model):
+        part.embed.weight.data[1].zero_()
     other = torch.nn.Linear(2, 2)
     with pytest.raises(_state.OtherState, match="does not have"):
         _state.adopt(other, model, FINGERPRINT)
@@ -192,22 +198,34 @@ def test_sglang_takes_a_checkpoint_from_the_holder() -> None:
 
 @needs_torch
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
-def test_a_model_of_transformers_is_built_without_a_copy() -> None:
+@pytest.mark.parametrize("device", ["host", "cuda:0"])
+def test_a_model_of_transformers_is_built_without_a_copy(device: str) -> None:
     import torch
     import transformers
 
+    import crosshandle.torch
+    import crosshandle.transformers
+
+    if device != "host" and not torch.cuda.is_available():
+        pytest.skip("this machine has no GPU")
     config = transformers.LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
     )
     torch.manual_seed(1)
-    first = transformers.LlamaForCausalLM(config).eval()
-    question = torch.tensor([[1, 5, 9]])
-    with torch.no_grad():
-        expected = first(question).logits
-    store.publish("llama", {name: tensor.numpy() for name, tensor in first.state_dict().items()})
+    first = transformers.LlamaForCausalLM(config).eval().to("cpu" if device == "host" else device)
+    question = torch.tensor([[1, 5, 9]], device=first.device)
+    expected = first.generate(question, max_new_tokens=8, do_sample=False)
+    store.publish("llama", {name: tensor for name, tensor in first.state_dict().items()}, device=device)
     model = store.open("llama", framework="torch")
-    second = transformers.LlamaForCausalLM.from_pretrained(None, config=config, state_dict=model.state_dict()).eval()
-    with torch.no_grad():
-        assert torch.equal(second(question).logits, expected)
+    second = crosshandle.transformers.from_holder(model, config)
+    assert torch.equal(second.generate(question, max_new_tokens=8, do_sample=False), expected)
     for name, tensor in second.state_dict().items():
         assert tensor.data_ptr() == model.get_tensor(name).data_ptr()
+    with torch.device("meta"):
+        module = transformers.LlamaForCausalLM(config)
+    with pytest.raises(crosshandle.torch.LeftOnMetaError, match="inv_freq"):
+        crosshandle.torch.load_state_dict("llama", module)
+    with crosshandle.torch.without_weights(first.device):
+        module = transformers.LlamaForCausalLM(config)
+    crosshandle.torch.load_state_dict("llama", module)
+    assert torch.equal(module.eval().generate(question, max_new_tokens=8, do_sample=False), expected)

@@ -21,8 +21,20 @@ const TOUR_LIMIT: Duration = Duration::from_secs(2 * 60);
 const USM_TESTS: &str = "test_usm.py";
 /// Libraries that the package uses if they are installed. Pyright gets stubs instead, in which
 /// every name has any type.
-const STUBBED: [&str; 10] = [
-    "cupy", "dpctl", "dpnp", "pandas", "polars", "pyarrow", "sglang", "torch", "vllm", "xarray",
+const STUBBED: [&str; 13] = [
+    "cupy",
+    "dpctl",
+    "dpnp",
+    "lmcache",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "ray",
+    "sglang",
+    "torch",
+    "transformers",
+    "vllm",
+    "xarray",
 ];
 const STUB: &str = "from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n";
 
@@ -50,6 +62,12 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Vec<String>> {
         skipped.push("arrays of dpctl: its packages are for x86-64".to_owned());
     }
     Ok(skipped)
+}
+
+/// Builds and installs a wheel as [`test()`] does, and returns a command of an environment's
+/// interpreter that finds it.
+pub(crate) fn python(workspace: &Workspace, environment: &Environment) -> Result<Command> {
+    Ok(Installed::of(workspace)?.python(environment))
 }
 
 /// Builds and installs a wheel as [`test()`] does, and runs the tests that need dpnp.

@@ -11,7 +11,7 @@ use crate::python::{Environment, command};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
 
-pub(crate) use check::{test, test_with_dpnp};
+pub(crate) use check::{python, test, test_with_dpnp};
 
 const PACKAGE: &str = "crates/crosshandle-python";
 /// The packages whose programs and libraries the wheel contains, in addition to the module.

@@ -10,6 +10,8 @@
     with torch.cuda.use_mem_pool(pool):       # tensors that other processes open in microseconds
         weights = torch.empty(...)
 
+    with crosshandle.torch.without_weights():
+        module = Transformer(config)
     crosshandle.torch.load_state_dict("llama-70b", module)   # a holder's weights, without a copy
 """
 
@@ -30,7 +32,9 @@ import torch
 from . import _crosshandle as _rust
 from ._pending import keep, opened
 from ._sharing import default_context, open, share
+from ._libraries.torch_store import LeftOnMetaError as LeftOnMetaError
 from ._libraries.torch_store import load_state_dict as load_state_dict
+from ._libraries.torch_store import without_weights as without_weights
 
 atexit.register(_rust.stop_freeing)
 

@@ -175,12 +175,16 @@ static void use_host_memory(struct pair *pair) {
     bool is_used = flag == 1;
     ur_mem_handle_t buffer = create_buffer(
         pair, is_used ? UR_MEM_FLAG_USE_HOST_POINTER : UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, words);
+    /* A buffer that uses the memory sees what the host writes before the first command. */
+    for (uint32_t i = 0; is_used && i < COUNT; i++)
+      words[i] = 8;
+    uint32_t first = is_used ? 8 : 7;
     UR(compute(&pair->of[1], pair->scale, buffer, 1, COUNT, 0, NULL, NULL));
     UR(urQueueFinish(pair->of[1].queue));
     UR(compute(&pair->of[0], pair->scale, buffer, 2, COUNT, 0, NULL, NULL));
-    expect_words(&pair->of[0], buffer, 0, SIZE, 3 * (3 * 7 + 1) + 2);
+    expect_words(&pair->of[0], buffer, 0, SIZE, 3 * (3 * first + 1) + 2);
     UR(urMemRelease(buffer));
-    EXPECT(words[COUNT - 1] == (is_used ? 3 * (3 * 7 + 1) + 2 : 7));
+    EXPECT(words[COUNT - 1] == (is_used ? 3 * (3 * 8 + 1) + 2 : 7));
   }
   ur_mem_handle_t buffer = create_buffer(pair, UR_MEM_FLAG_ALLOC_HOST_POINTER, NULL);
   UR(compute(&pair->of[1], pair->fill, buffer, 9, COUNT, 0, NULL, NULL));
@@ -381,6 +385,50 @@ static void pin(struct pair *pair) {
   UR(urMemRelease(buffer));
 }
 
+/* A program that is built for one device after the other, and its binaries. */
+static void use_binaries(struct pair *pair) {
+  struct runtime *of = pair->of;
+  ur_device_handle_t devices[] = {of[0].device, of[1].device};
+  size_t size = 0, sizes[2];
+  const unsigned char *bytes = image(&size);
+  ur_program_handle_t program = NULL, native = NULL, refused = NULL;
+  UR(urProgramCreateWithIL(pair->context, bytes, size, NULL, &program));
+  UR(urProgramGetInfo(program, UR_PROGRAM_INFO_BINARY_SIZES, sizeof sizes, sizes, NULL));
+  EXPECT(sizes[0] == 0 && sizes[1] == 0);
+  UR(urProgramBuildExp(program, 1, &devices[1], 0, NULL));
+  UR(urProgramGetInfo(program, UR_PROGRAM_INFO_BINARY_SIZES, sizeof sizes, sizes, NULL));
+  EXPECT(sizes[0] == 0 && sizes[1] != 0);
+  UR(urProgramBuild(pair->context, program, NULL));
+  UR(urProgramGetInfo(program, UR_PROGRAM_INFO_BINARY_SIZES, sizeof sizes, sizes, NULL));
+  EXPECT(sizes[0] != 0 && sizes[1] != 0);
+  unsigned char *binaries[] = {malloc(sizes[0]), malloc(sizes[1])};
+  UR(urProgramGetInfo(program, UR_PROGRAM_INFO_BINARIES, sizeof binaries, binaries, NULL));
+  const unsigned char *given[] = {binaries[0], binaries[1]}, *incomplete[] = {binaries[0], NULL};
+  ANSWERS(UR_RESULT_ERROR_INVALID_VALUE,
+          urProgramCreateWithBinary(pair->context, 2, devices, sizes, incomplete, NULL, &refused));
+  UR(urProgramCreateWithBinary(pair->context, 2, devices, sizes, given, NULL, &native));
+  ur_backend_t backend;
+  UR(urPlatformGetInfo(of[0].platform, UR_PLATFORM_INFO_BACKEND, sizeof backend, &backend, NULL));
+  if (backend == UR_BACKEND_LEVEL_ZERO) {
+    ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION, urProgramCompile(pair->context, native, NULL));
+    ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
+            urProgramLink(pair->context, 1, &native, NULL, &refused));
+  }
+  UR(urProgramBuild(pair->context, native, NULL));
+  ur_kernel_handle_t fill = create_kernel(native, "fill");
+  ur_mem_handle_t buffer = create_buffer(pair, UR_MEM_FLAG_READ_WRITE, NULL);
+  for (uint32_t i = 0; i < 2; i++) {
+    UR(compute(&of[i], fill, buffer, i + 1, COUNT, 0, NULL, NULL));
+    expect_words(&of[1 - i], buffer, 0, SIZE, i + 1);
+  }
+  UR(urMemRelease(buffer));
+  UR(urKernelRelease(fill));
+  UR(urProgramRelease(native));
+  UR(urProgramRelease(program));
+  for (int i = 0; i < 2; i++)
+    free(binaries[i]);
+}
+
 /* Runs in the second process, which is killed before it signals its event. */
 static int second(void) {
   struct runtime ur = start_runtime();
@@ -504,6 +552,7 @@ int main(int argc, char **argv) {
   record(&pair);
   pin(&pair);
   use_images(&pair);
+  use_binaries(&pair);
   survive(&pair);
   stop_pair(&pair);
   puts("two devices computed on the same memory objects");
