@@ -1,5 +1,6 @@
 /* The driver's own objects combined with those of Unified Runtime, in both directions. On a device
    without a driver, native handles are converted back to the same objects. */
+#include "events.h"
 #include "ur.h"
 #include <dlfcn.h>
 
@@ -20,6 +21,7 @@ static struct {
   int (*cuStreamWaitEvent)(void *, void *, unsigned);
   int (*cuEventCreate)(void **, unsigned);
   int (*cuEventRecord)(void *, void *);
+  int (*cuEventSynchronize)(void *);
   int (*cuEventDestroy_v2)(void *);
   int (*cuMemsetD8Async)(uint64_t, unsigned char, size_t, void *);
 } driver;
@@ -44,6 +46,7 @@ static bool load_driver(void) {
   LOAD(cuStreamWaitEvent);
   LOAD(cuEventCreate);
   LOAD(cuEventRecord);
+  LOAD(cuEventSynchronize);
   LOAD(cuEventDestroy_v2);
   LOAD(cuMemsetD8Async);
   return driver.cuInit(0) == 0;
@@ -233,6 +236,24 @@ static void their_context(struct runtime *ur) {
   CU(driver.cuCtxDestroy_v2(made));
 }
 
+/* A shared event gives no native handle, because its native signals would not reach the other
+   processes. A program waits natively for the event of a barrier instead. */
+static void shared_events_have_no_handle(struct runtime *ur) {
+  ur_event_handle_t created = shared_event(ur), opened = open_event(ur, share_event(ur, created));
+  ur_event_handle_t barrier = NULL;
+  ur_native_handle_t native = 7;
+  ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE, urEventGetNativeHandle(created, &native));
+  ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE, urEventGetNativeHandle(opened, &native));
+  EXPECT(native == 7);
+  signal_event(ur, opened);
+  UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 1, &created, &barrier));
+  CU(driver.cuEventSynchronize(native_of_event(barrier)));
+  UR(urEventWait(1, &created));
+  UR(urEventRelease(barrier));
+  UR(urEventRelease(opened));
+  UR(urEventRelease(created));
+}
+
 int main(void) {
   limit_life();
   struct runtime ur = start_runtime();
@@ -253,6 +274,7 @@ int main(void) {
     their_commands_in_our_queue(&ur, ur.queue);
     our_commands_in_their_stream(&ur);
     events(&ur);
+    shared_events_have_no_handle(&ur);
     native_commands(&ur, ur.queue);
     native_commands(&ur, free_order);
     their_context(&ur);

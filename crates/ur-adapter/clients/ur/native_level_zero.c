@@ -1,5 +1,6 @@
 /* Direct Level Zero calls combined with Unified Runtime, in both directions. Drivers, devices,
    contexts, lists, events and memory are passed as native handles. */
+#include "events.h"
 #include "ur.h"
 #include "ze.h"
 
@@ -357,6 +358,24 @@ static void their_context(struct runtime *ur) {
   ZE(ze.zeContextDestroy(made));
 }
 
+/* A shared event gives no native handle, because its native signals would not reach the other
+   processes. A program waits natively for the event of a barrier instead. */
+static void shared_events_have_no_handle(struct runtime *ur) {
+  ur_event_handle_t created = shared_event(ur), opened = open_event(ur, share_event(ur, created));
+  ur_event_handle_t barrier = NULL;
+  ur_native_handle_t native = 7;
+  ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE, urEventGetNativeHandle(created, &native));
+  ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE, urEventGetNativeHandle(opened, &native));
+  EXPECT(native == 7);
+  signal_event(ur, opened);
+  UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 1, &created, &barrier));
+  ZE(ze.zeEventHostSynchronize(native_of_event(barrier), UINT64_MAX));
+  UR(urEventWait(1, &created));
+  UR(urEventRelease(barrier));
+  UR(urEventRelease(opened));
+  UR(urEventRelease(created));
+}
+
 int main(void) {
   limit_life();
   struct runtime ur = start_runtime();
@@ -375,6 +394,7 @@ int main(void) {
   our_commands_in_their_list(&ur);
   events(&ur);
   chain(&ur);
+  shared_events_have_no_handle(&ur);
   their_context(&ur);
   UR(urQueueRelease(in_order));
   UR(urQueueRelease(free_order));

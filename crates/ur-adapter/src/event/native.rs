@@ -3,7 +3,7 @@
 
 use super::{Event, Origin};
 use crate::abi::boundary::{MaybeIn, Out, entry_points};
-use crate::abi::failure::Result;
+use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::native::{NativeHandles, of_driver, ownership};
 use crate::abi::object::{Handle, Shared};
@@ -44,7 +44,19 @@ impl Drop for Natives {
 ///
 /// An event of a command has only one signal, so it needs only one driver's event. A reusable event
 /// needs one for each call, because clients may still wait for earlier signals.
+///
+/// # Errors
+/// Returns `UNSUPPORTED_FEATURE` for an event that other processes may signal. The driver's event
+/// would only follow the UR event. If a client signalled the driver's event, neither the UR event
+/// nor any other process would notice.
 fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
+    if event.is_shared() {
+        return Err(Failure::unsupported(
+            "a shared event has no native handle, because native signals would not reach the other \
+             processes: signal it by urEnqueueEventsWaitWithBarrierExt; to wait natively, take the \
+             handle of the event of a barrier that waits for the shared event",
+        ));
+    }
     let mut natives = event.natives.0.lock();
     let is_of_command = matches!(event.origin(), Origin::Command { .. });
     if is_of_command && let Some(native) = natives.first() {
