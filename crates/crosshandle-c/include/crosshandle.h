@@ -62,7 +62,7 @@
 /**
  * Size of an event handle in bytes.
  */
-#define CROSSHANDLE_EVENT_HANDLE_SIZE 104
+#define CROSSHANDLE_EVENT_HANDLE_SIZE 64
 
 /**
  * Size of a buffer for the text of any handle, with the terminating zero.
