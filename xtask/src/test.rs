@@ -104,6 +104,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     build.args(["nextest", "run", "--locked", "--workspace", "--no-run"]);
     Step::new(workspace, "build the tests", build).run()?;
 
+    c_install::check(workspace, &mut skipped)?;
     skipped.extend(wheel::test(workspace)?);
 
     let mut left_out = Vec::new();
