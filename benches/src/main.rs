@@ -4,6 +4,8 @@
 //! and the raw technique alternate in the same processes, so that the machine's noise affects both
 //! equally. `docs/performance.md` explains the rows and the method.
 
+#[cfg(feature = "iceoryx2")]
+mod channel;
 mod cuda;
 mod harness;
 mod host;
@@ -33,6 +35,9 @@ struct Cli {
 enum Command {
     /// Memory and events of the host backend
     Host(SuiteArgs),
+    /// Channels, compared with iceoryx2
+    #[cfg(feature = "iceoryx2")]
+    Channel(SuiteArgs),
     /// Kernels of the host backend, compared with the OpenCL runtime that runs them
     Kernels(SuiteArgs),
     /// Memory and events of the CUDA backend
@@ -77,6 +82,8 @@ struct ChildArgs {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Host(args) => bench(host::SCENARIOS, &args, || None),
+        #[cfg(feature = "iceoryx2")]
+        Command::Channel(args) => bench(channel::SCENARIOS, &args, || None),
         Command::Kernels(args) => {
             if let (false, Some(reason)) = (args.list, kernels::unavailable()) {
                 eprintln!("nothing to measure: {reason}");

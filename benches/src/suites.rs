@@ -5,6 +5,8 @@ use crate::{cuda, host, kernels, ur};
 
 static SUITES: &[&[&Scenario]] = &[
     host::SCENARIOS,
+    #[cfg(feature = "iceoryx2")]
+    crate::channel::SCENARIOS,
     kernels::SCENARIOS,
     cuda::SCENARIOS,
     ur::SCENARIOS,

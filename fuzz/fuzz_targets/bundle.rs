@@ -3,9 +3,8 @@
 
 #![no_main]
 
-use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::handle::bundle::{Bundle, BundleError, Unpacked};
-use crosshandle_fuzz::retagged;
+use crosshandle_fuzz::{retagged, size_by_start};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -48,17 +47,17 @@ fn judge(bytes: &[u8]) -> Result<(), BundleError> {
 /// Returns the bytes with the start of a bundle and correct checksums, because a fuzzer cannot find
 /// a CRC by itself. Bytes that begin like a handle also receive a correct tag.
 fn mended(data: &[u8]) -> Vec<u8> {
-    let mut bytes = [b"xhb3", data].concat();
+    let mut bytes = [b"xhb4", data].concat();
     let mut at = 0;
-    while let Some(window) = bytes.get(at..at + HANDLE_SIZE) {
-        match window.starts_with(b"XHDL") {
-            true => {
-                let tagged = retagged(window).expect("of a handle's size");
-                bytes[at..at + HANDLE_SIZE].copy_from_slice(&tagged);
-                at += HANDLE_SIZE;
-            }
-            false => at += 1,
-        }
+    while at < bytes.len() {
+        let rest = &bytes[at..];
+        let start = match rest.starts_with(b"XHDL") {
+            true => rest.get(..size_by_start(rest)),
+            false => None,
+        };
+        let tagged = start.and_then(retagged).unwrap_or_default();
+        bytes[at..at + tagged.len()].copy_from_slice(&tagged);
+        at += tagged.len().max(1);
     }
     let sum = crc32c::crc32c(&bytes);
     bytes.extend(sum.to_le_bytes());

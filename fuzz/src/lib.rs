@@ -5,17 +5,28 @@ mod exchange;
 pub use exchange::*;
 
 use crosshandle::handle::{
-    AnyHandle, EventHandle, HANDLE_SIZE, HandleError, HandleKind, MemoryHandle,
-    PhysicalMemoryHandle, TEXT_LENGTH,
+    AnyHandle, ChannelHandle, EVENT_HANDLE_SIZE, EventHandle, HandleError, HandleKind,
+    MEMORY_HANDLE_SIZE, MemoryHandle, PhysicalMemoryHandle,
 };
 
 /// Returns the bytes with a valid tag, or `None` if they do not have the size of a handle. A fuzzer
 /// cannot find a CRC by itself, and without a valid tag it would never reach the later checks.
-pub fn retagged(bytes: &[u8]) -> Option<[u8; HANDLE_SIZE]> {
-    let mut bytes: [u8; HANDLE_SIZE] = bytes.try_into().ok()?;
-    let (contents, tag) = bytes.split_at_mut(HANDLE_SIZE - 4);
+pub fn retagged(bytes: &[u8]) -> Option<Vec<u8>> {
+    if !matches!(bytes.len(), EVENT_HANDLE_SIZE | MEMORY_HANDLE_SIZE) {
+        return None;
+    }
+    let mut bytes = bytes.to_vec();
+    let (contents, tag) = bytes.split_at_mut(bytes.len() - 4);
     tag.copy_from_slice(&crc32c::crc32c(contents).to_le_bytes());
     Some(bytes)
+}
+
+/// Returns the size that a handle has if it begins with these bytes.
+pub fn size_by_start(bytes: &[u8]) -> usize {
+    match bytes.get(5) {
+        Some(&kind) if kind == HandleKind::Event as u8 => EVENT_HANDLE_SIZE,
+        _ => MEMORY_HANDLE_SIZE,
+    }
 }
 
 /// Parses the bytes with each type, and checks that the types agree.
@@ -35,6 +46,11 @@ pub fn parse_bytes(bytes: &[u8]) -> Result<AnyHandle, HandleError> {
         &any,
         EventHandle::from_bytes(bytes).map(AnyHandle::from),
         HandleKind::Event,
+    );
+    agree(
+        &any,
+        ChannelHandle::from_bytes(bytes).map(AnyHandle::from),
+        HandleKind::Channel,
     );
     if let Ok(handle) = &any {
         assert_eq!(handle.as_bytes(), bytes);
@@ -60,6 +76,11 @@ pub fn parse_text(text: &str) -> Result<AnyHandle, HandleError> {
         &any,
         text.parse::<EventHandle>().map(AnyHandle::from),
         HandleKind::Event,
+    );
+    agree(
+        &any,
+        text.parse::<ChannelHandle>().map(AnyHandle::from),
+        HandleKind::Channel,
     );
     match &any {
         Ok(handle) => {
@@ -95,6 +116,14 @@ fn agree(
             assert_eq!(expected, kind);
             assert_ne!(expected, found);
         }
+        // Without a readable kind, each type expects the size of its own handles.
+        (
+            Err(HandleError::WrongSize { found, .. }),
+            Err(HandleError::WrongSize {
+                found: again,
+                expected,
+            }),
+        ) => assert_eq!((*found, kind.size()), (again, expected)),
         (any, one) => assert_eq!(*any, one),
     }
 }
@@ -103,20 +132,26 @@ fn agree(
 fn check_accepted(handle: &AnyHandle) {
     assert_eq!(AnyHandle::from_bytes(handle.as_bytes()), Ok(*handle));
     let text = handle.to_string();
-    assert_eq!(text.len(), TEXT_LENGTH);
+    assert_eq!(text.len(), handle.kind().text_length());
+    assert_eq!(handle.as_bytes().len(), handle.kind().size());
     assert_eq!(text.parse(), Ok(*handle));
     let explanation = handle.explain(Some(1));
     assert_eq!(explanation.kind, handle.kind().to_string());
     match (&explanation.memory, handle.kind()) {
-        (None, HandleKind::Event) => assert!(matches!(handle.as_bytes()[76..80], [0 | 1, 0, 0, 0])),
-        (Some(range), HandleKind::Memory | HandleKind::PhysicalMemory) => {
+        (None, HandleKind::Event) => assert!(matches!(handle.as_bytes()[7], 0 | 2)),
+        (Some(range), HandleKind::Memory | HandleKind::PhysicalMemory | HandleKind::Channel) => {
+            assert!(!(range.read_only && handle.kind() == HandleKind::Channel));
             assert_ne!(range.length, 0);
             assert!(range.offset.checked_add(range.length).is_some());
         }
         (memory, kind) => panic!("{kind} with {memory:?}"),
     }
     assert_ne!(explanation.context, 0);
-    assert_eq!(explanation.generation & 3, handle.kind() as u64);
+    let kind = match handle.kind() {
+        HandleKind::Channel => HandleKind::Memory,
+        kind => kind,
+    };
+    assert_eq!(explanation.generation & 3, kind as u64);
     assert!(explanation.to_string().lines().count() > explanation.opening.len());
     assert!(format!("{handle:?}").contains("Key(..)"));
 }

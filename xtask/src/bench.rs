@@ -24,8 +24,11 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
         "bench",
         "--package",
         "crosshandle-bench",
-        "--",
     ]);
+    if args.first().is_some_and(|suite| suite == "channel") {
+        command.args(["--features", "iceoryx2"]);
+    }
+    command.arg("--");
     if args.first().is_some_and(|suite| suite == "ur") {
         let environment = Environment::ensure(workspace)?;
         let file = "libur_adapter_crosshandle_host.so";

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use crosshandle::Context;
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::EVENT_HANDLE_SIZE;
 
 use super::ours;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, collect_timed, drop_once, drop_timed, once};
-use crate::host::ours::{Waiters, each_handle, open_event};
-use crate::raw::cuda::{EVENT_HANDLE_SIZE, Event, Gpu};
+use crate::host::ours::{Waiters, each_event, open_event};
+use crate::raw::cuda::{Event, Gpu, IPC_EVENT_SIZE};
 use crate::report::row::rows;
 
 const OPEN: &str = "cuda-events.open";
@@ -73,8 +73,8 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
         let handles = link.receive()?.bytes;
         let natives = link.receive()?.bytes;
         ensure!(
-            handles.len() == EVENTS * HANDLE_SIZE
-                && natives.len() == NATIVE_EVENTS * EVENT_HANDLE_SIZE,
+            handles.len() == EVENTS * EVENT_HANDLE_SIZE
+                && natives.len() == NATIVE_EVENTS * IPC_EVENT_SIZE,
             "expected more handles"
         );
         let mut figures = Recorder::default();
@@ -93,7 +93,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
 }
 
 fn open_ours(context: &Context, handles: &[u8], figures: &mut Recorder) -> Result<()> {
-    let events = each_handle(handles).map(|bytes| open_event(context, bytes, Waiters::Default));
+    let events = each_event(handles).map(|bytes| open_event(context, bytes, Waiters::Default));
     let (opened, each) = collect_timed(events)?;
     figures.push(OPEN, Side::Ours, each);
     figures.push(CLOSE, Side::Ours, drop_timed(opened));

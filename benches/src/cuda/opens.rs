@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 
 use super::ours;
 use super::rows::too_few_gpus;
@@ -13,7 +13,7 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, drop_once, once, per_operation};
 use crate::host::ours::open_memory;
-use crate::raw::cuda::{Gpu, LegacyMemory, MEMORY_HANDLE_SIZE, Mapped, Memory, Physical, Stream};
+use crate::raw::cuda::{Gpu, IPC_MEMORY_SIZE, LegacyMemory, Mapped, Memory, Physical, Stream};
 use crate::raw::descriptor::{self, OfferedDescriptors};
 use crate::report::row::{RowSpec, Target, rows};
 
@@ -162,12 +162,12 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
     for index in 0..objects(participant) {
         let message = link.receive()?.bytes;
         ensure!(
-            message.len() == 2 * HANDLE_SIZE + MEMORY_HANDLE_SIZE,
+            message.len() == 2 * MEMORY_HANDLE_SIZE + IPC_MEMORY_SIZE,
             "expected three handles"
         );
-        let (handle, others) = message.split_at(HANDLE_SIZE);
-        let (warming, legacy) = others.split_at(HANDLE_SIZE);
-        let legacy: [u8; MEMORY_HANDLE_SIZE] = legacy.try_into()?;
+        let (handle, others) = message.split_at(MEMORY_HANDLE_SIZE);
+        let (warming, legacy) = others.split_at(MEMORY_HANDLE_SIZE);
+        let legacy: [u8; IPC_MEMORY_SIZE] = legacy.try_into()?;
         let mut figures = Recorder::default();
         for side in Side::order(index) {
             match side {

@@ -11,7 +11,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::EVENT_HANDLE_SIZE;
 use crosshandle::{Context, Event, Notifier, event::Reached};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
@@ -99,7 +99,7 @@ fn open(context: &Context, link: &Link, count: usize) -> Result<Vec<Event>> {
     let mut events = Vec::with_capacity(count);
     while events.len() < count {
         let message = link.receive()?;
-        for bytes in ours::each_handle(&message.bytes) {
+        for bytes in ours::each_event(&message.bytes) {
             events.push(ours::open_event(context, bytes, Waiters::LowPower)?);
         }
     }
@@ -310,7 +310,7 @@ fn processor_time() -> Duration {
 /// Creates `count` events and sends their handles.
 fn make(context: &Context, link: &Link, count: usize) -> Result<Vec<Event>> {
     let mut events = Vec::with_capacity(count);
-    let mut message = Vec::with_capacity(BATCH * HANDLE_SIZE);
+    let mut message = Vec::with_capacity(BATCH * EVENT_HANDLE_SIZE);
     while events.len() < count {
         message.clear();
         for _ in 0..BATCH {

@@ -169,7 +169,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
     let context = ours::context()?;
     let link = participant.peer()?;
     let message = link.receive()?;
-    let mut handles = ours::each_handle(&message.bytes);
+    let mut handles = ours::each_event(&message.bytes);
     let mut open = |waiters| {
         let bytes = handles
             .next()

@@ -157,7 +157,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
                 Side::Ours => open(
                     side,
                     [OPEN, CLOSE],
-                    ours::each_handle(&memory).map(|bytes| ours::open_memory(&context, bytes)),
+                    ours::each_memory(&memory).map(|bytes| ours::open_memory(&context, bytes)),
                     |index, memory| ours::region(memory).read(0) == token(batch, index),
                     &mut batch_recorder,
                 )?,
@@ -177,7 +177,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
         open(
             Side::Ours,
             [EVENT_OPEN, EVENT_CLOSE],
-            ours::each_handle(&events)
+            ours::each_event(&events)
                 .map(|bytes| ours::open_event(&context, bytes, Waiters::Default)),
             |_, _| true,
             &mut batch_recorder,

@@ -1,7 +1,7 @@
 //! The measured calls of the library, in the form that scenarios need.
 
 use anyhow::{Context as _, Result};
-use crosshandle::handle::{EventHandle, HANDLE_SIZE, MemoryHandle};
+use crosshandle::handle::{EVENT_HANDLE_SIZE, EventHandle, MEMORY_HANDLE_SIZE, MemoryHandle};
 use crosshandle::{Access, Context, ContextOptions, Device, Event, EventOptions, Memory};
 
 use crate::harness::region::Region;
@@ -68,7 +68,12 @@ pub(crate) fn open_event(context: &Context, bytes: &[u8], waiters: Waiters) -> R
     Ok(context.open_event_with(&handle, waiters.options())?)
 }
 
-/// Splits a message that consists of handles.
-pub(crate) fn each_handle(bytes: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
-    bytes.chunks_exact(HANDLE_SIZE)
+/// Splits a message that consists of handles of memory.
+pub(crate) fn each_memory(bytes: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
+    bytes.chunks_exact(MEMORY_HANDLE_SIZE)
+}
+
+/// Splits a message that consists of handles of events.
+pub(crate) fn each_event(bytes: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
+    bytes.chunks_exact(EVENT_HANDLE_SIZE)
 }

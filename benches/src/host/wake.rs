@@ -279,7 +279,7 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
     participant.plan.pin(arrangement.follower_cpu)?;
     let context = ours::context()?;
     let message = participant.peer()?.receive()?;
-    let events = ours::each_handle(&message.bytes)
+    let events = ours::each_event(&message.bytes)
         .map(|bytes| ours::open_event(&context, bytes, arrangement.waiters))
         .collect::<Result<Vec<_>>>()?;
     let [ping, pong] = <[Event; 2]>::try_from(events)

@@ -3,7 +3,6 @@
 use crate::failure::Failure;
 use crate::harness::deadline;
 use crate::tamper::at;
-use crosshandle::handle::HANDLE_SIZE;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::{IoSlice, IoSliceMut};
@@ -81,7 +80,7 @@ pub struct Request {
 
 impl Request {
     /// Returns a request to attach to the context that made a handle.
-    pub fn attach(handle: &[u8; HANDLE_SIZE]) -> Self {
+    pub fn attach(handle: &[u8]) -> Self {
         Self {
             context: u32::from_le_bytes(part(handle, at::CONTEXT)),
             ..Self::about(ATTACH, handle)
@@ -89,7 +88,7 @@ impl Request {
     }
 
     /// Returns a request about a handle's object.
-    pub fn about(operation: u16, handle: &[u8; HANDLE_SIZE]) -> Self {
+    pub fn about(operation: u16, handle: &[u8]) -> Self {
         Self {
             operation,
             context: 0,
@@ -134,7 +133,7 @@ impl Request {
     }
 }
 
-fn part<const N: usize>(bytes: &[u8; HANDLE_SIZE], offset: usize) -> [u8; N] {
+fn part<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     bytes[offset..offset + N].try_into().expect("inside")
 }
 
@@ -242,7 +241,7 @@ pub fn serial(request: &[u8]) -> u32 {
 }
 
 /// Returns a catalog's first chunk in which the object of a handle is current.
-pub fn catalog(handle: &[u8; HANDLE_SIZE]) -> rustix::io::Result<OwnedFd> {
+pub fn catalog(handle: &[u8]) -> rustix::io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, CATALOG)?;
     rustix::io::pwrite(&file, CATALOG_MAGIC, 0)?;

@@ -186,6 +186,13 @@ macro_rules! for_each_case {
                 empty_graphs_wait_and_signal
                 graphs_come_and_go
             }
+            channel {
+                items_cross_in_both_directions
+                queues_publish_and_release
+                deaths_cost_no_slot
+                broadcasts_reach_every_consumer
+                kills_after_any_instruction_cost_nothing
+            }
             graph_events {
                 runs_alternate_inside
                 runs_mix_with_other_signals

@@ -11,14 +11,14 @@ use std::slice;
 /// Size of a memory handle in bytes.
 pub const CROSSHANDLE_MEMORY_HANDLE_SIZE: usize = 104;
 /// Size of an event handle in bytes.
-pub const CROSSHANDLE_EVENT_HANDLE_SIZE: usize = 104;
+pub const CROSSHANDLE_EVENT_HANDLE_SIZE: usize = 64;
 /// Size of a buffer for the text of any handle, with the terminating zero.
 pub const CROSSHANDLE_HANDLE_TEXT_SIZE: usize = 145;
 
 const _: () = {
-    assert!(CROSSHANDLE_MEMORY_HANDLE_SIZE == crosshandle::handle::HANDLE_SIZE);
-    assert!(CROSSHANDLE_EVENT_HANDLE_SIZE == crosshandle::handle::HANDLE_SIZE);
-    assert!(CROSSHANDLE_HANDLE_TEXT_SIZE > crosshandle::handle::TEXT_LENGTH);
+    assert!(CROSSHANDLE_MEMORY_HANDLE_SIZE == crosshandle::handle::MEMORY_HANDLE_SIZE);
+    assert!(CROSSHANDLE_EVENT_HANDLE_SIZE == crosshandle::handle::EVENT_HANDLE_SIZE);
+    assert!(CROSSHANDLE_HANDLE_TEXT_SIZE > crosshandle::handle::HandleKind::Memory.text_length());
 };
 
 /// A handle to memory: the bytes that one process sends to another. A process that has the bytes

@@ -127,8 +127,14 @@ impl Settings {
             .iter()
             .find(|device| device.info().backend == backend && device.info().uuid == uuid)
             .or(devices.first())
-            .ok_or_else(|| Failure::error("there is no device; run `crosshandle doctor`"))?;
+            .ok_or_else(no_device)?;
         self.create_context(device, exchange_timeout)
+    }
+
+    /// Creates a context for events. Their state is host memory, so they open on every device.
+    pub(crate) fn context_for_events(&self, exchange_timeout: Option<Duration>) -> Result<Context> {
+        let device = Device::all().into_iter().next().ok_or_else(no_device)?;
+        self.create_context(&device, exchange_timeout)
     }
 
     fn create_context(
@@ -142,4 +148,8 @@ impl Settings {
         };
         Ok(Context::with_options(device, options)?)
     }
+}
+
+fn no_device() -> Failure {
+    Failure::error("there is no device; run `crosshandle doctor`")
 }

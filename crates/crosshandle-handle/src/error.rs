@@ -15,21 +15,10 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
-    /// The input is too short or too long for a handle.
-    #[error(
-        "a handle is {expected} bytes long, but {found} were given; \
-         pass all bytes of one handle and nothing else"
-    )]
-    WrongSize {
-        /// Size of a handle in bytes.
-        expected: usize,
-        /// Size of the input in bytes.
-        found: usize,
-    },
     /// The bytes lack the magic number, or the text lacks a handle's prefix.
     #[error(
-        "this is not a handle: its bytes start with \"XHDL\", its text with \"xhm2.\", \"xhp2.\" \
-         or \"xhe2.\" (a fabric handle's with \"XHDF\" and \"xhf1.\"); pass the handle as its exporter gave it"
+        "this is not a handle: its bytes start with \"XHDL\", its text with \"xhm3.\", \"xhp3.\", \
+         \"xhe3.\" or \"xhc3.\" (a fabric handle's with \"XHDF\" and \"xhf1.\"); pass the handle as its exporter gave it"
     )]
     NotAHandle,
     /// The handle has another version of the format.
@@ -42,6 +31,17 @@ pub enum HandleError {
         found: u8,
         /// Version that this crate reads.
         supported: u8,
+    },
+    /// The input is too short or too long for a handle of its kind.
+    #[error(
+        "a handle of this kind is {expected} bytes long, but {found} were given; \
+         pass all bytes of one handle and nothing else"
+    )]
+    WrongSize {
+        /// Size of a handle in bytes.
+        expected: usize,
+        /// Size of the input in bytes.
+        found: usize,
     },
     /// The integrity tag does not match, so some bytes were changed in transit.
     #[error(

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::wire::{HANDLE_SIZE, VERSION};
+use super::wire::VERSION;
 use super::{Fields, HandleKind};
 
 /// The contents of a handle in words, without its key.
@@ -12,7 +12,7 @@ use super::{Fields, HandleKind};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// Kind of the object: `memory`, `physical memory` or `event`.
+    /// Kind of the object: `memory`, `physical memory`, `event` or `channel`.
     pub kind: &'static str,
     /// Version of the handle's format.
     pub version: u8,
@@ -20,8 +20,8 @@ pub struct Explanation {
     pub handle_size: usize,
     /// Backend of the object: `host`, `cuda` or `level_zero`.
     pub backend: &'static str,
-    /// UUID of the device.
-    pub device: String,
+    /// UUID of the device; `None` for an event.
+    pub device: Option<String>,
     /// Identity of the exporter's kernel, as 16 hexadecimal digits. Changes with each boot.
     pub host: String,
     /// Whether the exporter's kernel is the one that runs here. `None` if either kernel is unknown.
@@ -61,7 +61,8 @@ impl Explanation {
         // A process without `/proc` does not know its host, and uses 1 instead.
         let known = local_host.filter(|local| *local != 1 && fields.host != 1);
         let same_host = known.map(|local| local == fields.host);
-        let memory = (kind != HandleKind::Event).then_some(SharedRange {
+        let is_memory = kind != HandleKind::Event;
+        let memory = is_memory.then_some(SharedRange {
             segment: fields.segment,
             offset: fields.offset,
             length: fields.length,
@@ -70,9 +71,9 @@ impl Explanation {
         Self {
             kind: kind.name(),
             version: VERSION,
-            handle_size: HANDLE_SIZE,
+            handle_size: kind.size(),
             backend: fields.backend.name(),
-            device: fields.device.to_string(),
+            device: is_memory.then(|| fields.device.to_string()),
             host: format!("{:016x}", fields.host),
             same_host,
             exporter: format!("{:016x}", fields.exporter),
@@ -93,10 +94,17 @@ fn opening(kind: HandleKind, fields: &Fields, same_host: Option<bool>) -> Vec<St
         Some(false) => "It cannot be opened here: it comes from another machine or boot.",
         None => "It can be opened only on the machine that it comes from, until its next boot.",
     };
-    let object = if kind == HandleKind::Event {
-        "event"
-    } else {
-        "memory"
+    let object = match kind {
+        HandleKind::Event => "event",
+        HandleKind::Channel => "channel",
+        HandleKind::Memory | HandleKind::PhysicalMemory => "memory",
+    };
+    let context = match kind {
+        HandleKind::Event => "The importer's context may be of any backend.".to_owned(),
+        _ => format!(
+            "The importer's context must be of the backend \"{}\" and contain the device.",
+            fields.backend
+        ),
     };
     vec![
         machine.to_owned(),
@@ -107,10 +115,7 @@ fn opening(kind: HandleKind, fields: &Fields, same_host: Option<bool>) -> Vec<St
         "The importer must be the same user, unless the exporter admits others, and must reach \
          the exporter's socket directory."
             .to_owned(),
-        format!(
-            "The importer's context must be of the backend \"{}\" and contain the device.",
-            fields.backend
-        ),
+        context,
     ]
 }
 
@@ -129,7 +134,9 @@ impl fmt::Display for Explanation {
             "kind"
         )?;
         writeln!(f, "{:WIDTH$}{}", "backend", self.backend)?;
-        writeln!(f, "{:WIDTH$}{}", "device", self.device)?;
+        if let Some(device) = &self.device {
+            writeln!(f, "{:WIDTH$}{device}", "device")?;
+        }
         writeln!(f, "{:WIDTH$}{host}, id {}", "host", self.host)?;
         writeln!(
             f,

@@ -1,5 +1,7 @@
 //! The decoded contents of a handle.
 
+use super::text::PREFIX_LENGTH;
+use super::wire::{EVENT_HANDLE_SIZE, MEMORY_HANDLE_SIZE};
 use std::fmt;
 use std::str::FromStr;
 
@@ -13,6 +15,8 @@ pub enum HandleKind {
     PhysicalMemory = 2,
     /// A synchronisation event.
     Event = 3,
+    /// A channel. Its handle names the memory that contains the channel's control block.
+    Channel = 4,
 }
 
 impl HandleKind {
@@ -21,6 +25,7 @@ impl HandleKind {
             1 => Some(Self::Memory),
             2 => Some(Self::PhysicalMemory),
             3 => Some(Self::Event),
+            4 => Some(Self::Channel),
             _ => None,
         }
     }
@@ -30,6 +35,29 @@ impl HandleKind {
             Self::Memory => "memory",
             Self::PhysicalMemory => "physical memory",
             Self::Event => "event",
+            Self::Channel => "channel",
+        }
+    }
+
+    /// Returns the size of a handle of this kind in bytes.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Event => EVENT_HANDLE_SIZE,
+            Self::Memory | Self::PhysicalMemory | Self::Channel => MEMORY_HANDLE_SIZE,
+        }
+    }
+
+    /// Returns the number of characters in the text form of a handle of this kind. All are ASCII.
+    pub const fn text_length(self) -> usize {
+        PREFIX_LENGTH + (self.size() * 8).div_ceil(6)
+    }
+
+    /// Returns the kind of the record that a handle of this kind refers to. The record of a channel
+    /// is the record of its memory.
+    pub(super) const fn of_record(self) -> Self {
+        match self {
+            Self::Channel => Self::Memory,
+            other => other,
         }
     }
 }
@@ -190,8 +218,11 @@ impl fmt::Debug for Key {
 pub struct Fields {
     /// The driver that the object belongs to.
     pub backend: BackendKind,
-    /// Whether the importer can only read the memory. Always false for an event.
+    /// Whether the importer can only read the memory. Always false for an event or a channel.
     pub read_only: bool,
+    /// Whether the event has an arena to itself. Otherwise it lies in an arena of its context.
+    /// Always false for memory.
+    pub isolated: bool,
     /// Random identity of the exporting process; nonzero.
     pub exporter: u64,
     /// The exporter's process id in its own PID namespace, for messages only.
@@ -200,15 +231,14 @@ pub struct Fields {
     pub context: u32,
     /// The capability for this object and access; not all zero.
     pub key: Key,
-    /// The device that the object lives on.
+    /// The device that the memory lives on. All zero for an event, whose state is host memory.
     pub device: DeviceUuid,
     /// Generation of the record. The lowest two bits are the number of the object's kind, and the
-    /// other bits count the uses of the record.
+    /// other bits count the uses of the record. A channel is memory in this respect.
     pub generation: u64,
     /// Index of the object's record in its context.
     pub record: u32,
-    /// For memory, the number of the segment in its context. For an event, 0 if the event lies in
-    /// an arena of the context, or 1 if it has an arena to itself.
+    /// Number of the memory's segment in its context; 0 for an event.
     pub segment: u32,
     /// Offset of the first shared byte from the segment's start, in bytes; 0 for an event.
     pub offset: u64,

@@ -7,44 +7,36 @@ use std::fmt;
 
 use data_encoding::BASE64URL_NOPAD as BASE64;
 
-use super::wire::{HANDLE_SIZE, VERSION};
+use super::wire::VERSION;
 use super::{HandleError, HandleKind};
 
-const PREFIX_LENGTH: usize = "xhm2.".len();
-
-/// Number of characters in the text form of a handle of any kind. All are ASCII.
-pub const TEXT_LENGTH: usize = PREFIX_LENGTH + (HANDLE_SIZE * 8).div_ceil(6);
+pub(super) const PREFIX_LENGTH: usize = "xhm3.".len();
 
 const fn prefix(kind: HandleKind) -> &'static str {
     match kind {
-        HandleKind::Memory => "xhm2.",
-        HandleKind::PhysicalMemory => "xhp2.",
-        HandleKind::Event => "xhe2.",
+        HandleKind::Memory => "xhm3.",
+        HandleKind::PhysicalMemory => "xhp3.",
+        HandleKind::Event => "xhe3.",
+        HandleKind::Channel => "xhc3.",
     }
 }
 
-pub(super) fn write(
-    kind: HandleKind,
-    bytes: &[u8; HANDLE_SIZE],
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
+pub(super) fn write(kind: HandleKind, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str(prefix(kind))?;
     BASE64.encode_write(bytes, f)
 }
 
-/// Decodes a text into its bytes and the kind that its prefix names. Checks neither the bytes nor
-/// whether they have that kind.
-pub(super) fn decode(text: &str) -> Result<(HandleKind, [u8; HANDLE_SIZE]), HandleError> {
-    let text = text.trim_ascii();
-    let kind = read_prefix(text)?;
-    Ok((kind, read_bytes(text)?))
+/// Returns the kind that a text's prefix names.
+pub(super) fn kind_of(text: &str) -> Result<HandleKind, HandleError> {
+    read_prefix(text.trim_ascii())
 }
 
-/// Decodes a text into its bytes, and rejects a prefix of another kind than `expected`.
-pub(super) fn decode_as(
+/// Decodes a text whose prefix must name the kind `expected`, which has `SIZE` bytes. Does not
+/// check the bytes.
+pub(super) fn decode<const SIZE: usize>(
     text: &str,
     expected: HandleKind,
-) -> Result<[u8; HANDLE_SIZE], HandleError> {
+) -> Result<[u8; SIZE], HandleError> {
     let text = text.trim_ascii();
     match read_prefix(text)? {
         found if found == expected => read_bytes(text),
@@ -60,6 +52,8 @@ fn read_prefix(text: &str) -> Result<HandleKind, HandleError> {
         (HandleKind::PhysicalMemory, version)
     } else if let Some(version) = head.strip_prefix("xhe") {
         (HandleKind::Event, version)
+    } else if let Some(version) = head.strip_prefix("xhc") {
+        (HandleKind::Channel, version)
     } else {
         return Err(HandleError::NotAHandle);
     };
@@ -77,9 +71,10 @@ fn read_prefix(text: &str) -> Result<HandleKind, HandleError> {
 }
 
 /// Decodes the text after the prefix, which [`read_prefix`] has accepted.
-fn read_bytes(text: &str) -> Result<[u8; HANDLE_SIZE], HandleError> {
+fn read_bytes<const SIZE: usize>(text: &str) -> Result<[u8; SIZE], HandleError> {
     let bad = |index: usize, why| HandleError::BadText { at: index + 1, why };
     let is_strange = |c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    let length = PREFIX_LENGTH + (SIZE * 8).div_ceil(6);
     // All characters before the first strange one are ASCII, so a byte index is a character index.
     if let Some(index) = text[PREFIX_LENGTH..].find(is_strange) {
         return Err(bad(
@@ -87,19 +82,19 @@ fn read_bytes(text: &str) -> Result<[u8; HANDLE_SIZE], HandleError> {
             "no handle has this character here",
         ));
     }
-    if text.len() < TEXT_LENGTH {
+    if text.len() < length {
         return Err(bad(
             text.len(),
-            "it ends too early, a handle has 144 characters",
+            "it ends too early, a handle has 144 characters and an event's 91",
         ));
     }
-    if text.len() > TEXT_LENGTH {
+    if text.len() > length {
         return Err(bad(
-            TEXT_LENGTH,
-            "it continues after the 144 characters of a handle",
+            length,
+            "it continues after the handle, which has 144 characters, or 91 for an event",
         ));
     }
-    let mut bytes = [0; HANDLE_SIZE];
+    let mut bytes = [0; SIZE];
     // Length and alphabet are right, so only unused bits of the last character can be wrong.
     BASE64
         .decode_mut(&text.as_bytes()[PREFIX_LENGTH..], &mut bytes)
@@ -112,4 +107,7 @@ fn read_bytes(text: &str) -> Result<[u8; HANDLE_SIZE], HandleError> {
     Ok(bytes)
 }
 
-const _: () = assert!(TEXT_LENGTH == 144, "the messages above give the number");
+const _: () = assert!(
+    HandleKind::Memory.text_length() == 144 && HandleKind::Event.text_length() == 91,
+    "the messages above give the numbers"
+);

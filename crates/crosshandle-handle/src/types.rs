@@ -3,19 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::wire::{self, HANDLE_SIZE};
+use super::wire::{self, EVENT_HANDLE_SIZE, MEMORY_HANDLE_SIZE};
 use super::{BackendKind, DeviceUuid, Explanation, Fields, HandleError, HandleKind, text};
 
 /// Defines a handle type with its documentation, and with the functions that all handle types
 /// share.
 macro_rules! handle_type {
-    ($(#[$doc:meta])* $Handle:ident, $kind:expr) => {
+    ($(#[$doc:meta])* $Handle:ident, $kind:expr, $size:ident, $encode:ident, $decode:ident) => {
         $(#[$doc])*
         ///
         /// A value is always well-formed. Two values are equal if their bytes are equal.
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(transparent)]
-        pub struct $Handle([u8; HANDLE_SIZE]);
+        pub struct $Handle([u8; $size]);
 
         impl $Handle {
             const KIND: HandleKind = $kind;
@@ -29,18 +29,13 @@ macro_rules! handle_type {
             }
 
             /// Returns the bytes to send to another process.
-            pub const fn as_bytes(&self) -> &[u8; HANDLE_SIZE] {
+            pub const fn as_bytes(&self) -> &[u8; $size] {
                 &self.0
             }
 
             /// Returns the driver that the object belongs to.
             pub fn backend(&self) -> BackendKind {
                 self.fields().backend
-            }
-
-            /// Returns the device that the object lives on.
-            pub fn device(&self) -> DeviceUuid {
-                self.fields().device
             }
 
             /// Returns the exporter's process id in the exporter's own PID namespace. Use it in
@@ -51,12 +46,12 @@ macro_rules! handle_type {
 
             /// Makes a handle with these contents, which must follow the rules of [`Fields`].
             pub fn new(fields: &Fields) -> Self {
-                Self(wire::encode(Self::KIND, fields))
+                Self(wire::$encode(Self::KIND, fields))
             }
 
             /// Returns the contents.
             pub fn fields(&self) -> Fields {
-                wire::decode(&self.0)
+                wire::$decode(&self.0)
             }
         }
 
@@ -86,7 +81,7 @@ macro_rules! handle_type {
             type Err = HandleError;
 
             fn from_str(text: &str) -> Result<Self, HandleError> {
-                Self::from_bytes(&text::decode_as(text, Self::KIND)?)
+                Self::from_bytes(&text::decode::<$size>(text, Self::KIND)?)
             }
         }
 
@@ -103,6 +98,11 @@ macro_rules! handle_type {
 macro_rules! memory_getters {
     ($Handle:ident) => {
         impl $Handle {
+            /// Returns the device that the memory lives on.
+            pub fn device(&self) -> DeviceUuid {
+                self.fields().device
+            }
+
             /// Returns the number of shared bytes, which is never 0.
             #[allow(clippy::len_without_is_empty, reason = "no handle shares nothing")]
             pub fn len(&self) -> u64 {
@@ -119,18 +119,35 @@ macro_rules! memory_getters {
 
 handle_type! {
     /// A handle of a range of an allocation. Opening it in another process maps the range there.
-    MemoryHandle, HandleKind::Memory
+    MemoryHandle, HandleKind::Memory, MEMORY_HANDLE_SIZE, encode_memory, decode_memory
 }
 handle_type! {
     /// A handle of physical memory. The importer maps it at an address of its own choice.
-    PhysicalMemoryHandle, HandleKind::PhysicalMemory
+    PhysicalMemoryHandle, HandleKind::PhysicalMemory, MEMORY_HANDLE_SIZE, encode_memory, decode_memory
 }
 handle_type! {
     /// A handle of an event. The exporter and all importers may signal it and wait for it.
-    EventHandle, HandleKind::Event
+    EventHandle, HandleKind::Event, EVENT_HANDLE_SIZE, encode_event, decode_event
+}
+handle_type! {
+    /// A handle of a channel. It names the memory that contains the channel's control block.
+    ChannelHandle, HandleKind::Channel, MEMORY_HANDLE_SIZE, encode_memory, decode_memory
 }
 memory_getters!(MemoryHandle);
 memory_getters!(PhysicalMemoryHandle);
+
+impl ChannelHandle {
+    /// Makes the handle of a channel from the handle of the memory that contains its control block.
+    /// Returns `None` if that handle is read-only, because both sides of a channel write to it.
+    pub fn of_memory(memory: &MemoryHandle) -> Option<Self> {
+        (!memory.is_read_only()).then(|| Self::new(&memory.fields()))
+    }
+
+    /// Returns the handle of the memory that contains the channel's control block.
+    pub fn memory(&self) -> MemoryHandle {
+        MemoryHandle::new(&self.fields())
+    }
+}
 
 /// A handle of any kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -141,6 +158,20 @@ pub enum AnyHandle {
     PhysicalMemory(PhysicalMemoryHandle),
     /// An event.
     Event(EventHandle),
+    /// A channel.
+    Channel(ChannelHandle),
+}
+
+/// Evaluates an expression for the handle that an [`AnyHandle`] contains.
+macro_rules! for_any {
+    ($any:expr, $handle:ident => $value:expr) => {
+        match $any {
+            AnyHandle::Memory($handle) => $value,
+            AnyHandle::PhysicalMemory($handle) => $value,
+            AnyHandle::Event($handle) => $value,
+            AnyHandle::Channel($handle) => $value,
+        }
+    };
 }
 
 impl AnyHandle {
@@ -150,21 +181,18 @@ impl AnyHandle {
     /// Returns any [`HandleError`] except [`WrongKind`](HandleError::WrongKind) and
     /// [`BadText`](HandleError::BadText).
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, HandleError> {
-        let (bytes, kind) = wire::parse_any(bytes)?;
+        let kind = wire::check(bytes, None)?;
         Ok(match kind {
-            HandleKind::Memory => Self::Memory(MemoryHandle(bytes)),
-            HandleKind::PhysicalMemory => Self::PhysicalMemory(PhysicalMemoryHandle(bytes)),
-            HandleKind::Event => Self::Event(EventHandle(bytes)),
+            HandleKind::Memory => MemoryHandle(wire::sized(bytes, kind)?).into(),
+            HandleKind::PhysicalMemory => PhysicalMemoryHandle(wire::sized(bytes, kind)?).into(),
+            HandleKind::Event => EventHandle(wire::sized(bytes, kind)?).into(),
+            HandleKind::Channel => ChannelHandle(wire::sized(bytes, kind)?).into(),
         })
     }
 
-    /// Returns the bytes to send to another process.
-    pub const fn as_bytes(&self) -> &[u8; HANDLE_SIZE] {
-        match self {
-            Self::Memory(handle) => handle.as_bytes(),
-            Self::PhysicalMemory(handle) => handle.as_bytes(),
-            Self::Event(handle) => handle.as_bytes(),
-        }
+    /// Returns the bytes to send to another process. Their number depends on the kind.
+    pub const fn as_bytes(&self) -> &[u8] {
+        for_any!(self, handle => handle.as_bytes())
     }
 
     /// Returns the kind of object that the handle refers to.
@@ -173,6 +201,7 @@ impl AnyHandle {
             Self::Memory(_) => HandleKind::Memory,
             Self::PhysicalMemory(_) => HandleKind::PhysicalMemory,
             Self::Event(_) => HandleKind::Event,
+            Self::Channel(_) => HandleKind::Channel,
         }
     }
 
@@ -185,7 +214,7 @@ impl AnyHandle {
     }
 
     pub fn fields(&self) -> Fields {
-        wire::decode(self.as_bytes())
+        for_any!(self, handle => handle.fields())
     }
 }
 
@@ -215,12 +244,12 @@ impl FromStr for AnyHandle {
     type Err = HandleError;
 
     fn from_str(text: &str) -> Result<Self, HandleError> {
-        let (kind, bytes) = text::decode(text)?;
         // The prefix chooses the kind, so bytes of another kind are rejected.
-        Ok(match kind {
-            HandleKind::Memory => MemoryHandle::from_bytes(&bytes)?.into(),
-            HandleKind::PhysicalMemory => PhysicalMemoryHandle::from_bytes(&bytes)?.into(),
-            HandleKind::Event => EventHandle::from_bytes(&bytes)?.into(),
+        Ok(match text::kind_of(text)? {
+            HandleKind::Memory => text.parse::<MemoryHandle>()?.into(),
+            HandleKind::PhysicalMemory => text.parse::<PhysicalMemoryHandle>()?.into(),
+            HandleKind::Event => text.parse::<EventHandle>()?.into(),
+            HandleKind::Channel => text.parse::<ChannelHandle>()?.into(),
         })
     }
 }
@@ -240,5 +269,11 @@ impl From<PhysicalMemoryHandle> for AnyHandle {
 impl From<EventHandle> for AnyHandle {
     fn from(handle: EventHandle) -> Self {
         Self::Event(handle)
+    }
+}
+
+impl From<ChannelHandle> for AnyHandle {
+    fn from(handle: ChannelHandle) -> Self {
+        Self::Channel(handle)
     }
 }

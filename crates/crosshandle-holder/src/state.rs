@@ -546,6 +546,7 @@ mod tests {
         let fields = Fields {
             backend: BackendKind::Host,
             read_only: false,
+            isolated: false,
             exporter,
             pid: 1,
             context: 1,

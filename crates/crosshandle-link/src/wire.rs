@@ -1,6 +1,8 @@
 //! A macro that declares messages. One declaration generates the type, the encoder and the decoder.
 //! Numbers are little-endian, and there is no padding between fields.
 
+use crosshandle::handle::{EVENT_HANDLE_SIZE, MEMORY_HANDLE_SIZE};
+
 /// Declares an enumeration of messages. An encoded message consists of its kind as a number (1
 /// byte) and its fields, in the order of the declaration. A field is encoded in the [`Format`] of
 /// its type, unless `as` names another format.
@@ -164,6 +166,23 @@ impl<'a, const MAX: usize> Format<'a, &'a [u8]> for Rest<MAX> {
         match fields.0.len() <= MAX {
             true => Ok(std::mem::take(&mut fields.0)),
             false => Err("a message has more bytes than its fields"),
+        }
+    }
+}
+
+/// The format of the bytes of a handle of any kind in a message's last field. Their number is that
+/// of a handle of memory or of an event.
+pub(crate) struct RestIsHandle;
+
+impl<'a> Format<'a, &'a [u8]> for RestIsHandle {
+    fn write(value: &&'a [u8], to: &mut Vec<u8>) {
+        to.extend_from_slice(value);
+    }
+
+    fn read(fields: &mut Fields<'a>) -> Result<&'a [u8], &'static str> {
+        match fields.0.len() {
+            EVENT_HANDLE_SIZE | MEMORY_HANDLE_SIZE => Ok(std::mem::take(&mut fields.0)),
+            _ => Err("a handle has another size"),
         }
     }
 }

@@ -14,7 +14,7 @@ use crosshandle::adapter_support::PerProcess;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
-use crosshandle::handle::{BackendKind, DeviceUuid, HANDLE_SIZE, PackedBundle};
+use crosshandle::handle::{BackendKind, DeviceUuid, PackedBundle};
 use crosshandle::{Error, MemoryHandle};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -171,11 +171,11 @@ fn open_signals<'py>(
     timeout: Option<Duration>,
     context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
 ) -> PyResult<Vec<Option<Arc<Signal>>>> {
-    let mut opened: HashMap<[u8; HANDLE_SIZE], crosshandle::Result<crosshandle::Event>> =
+    let mut opened: HashMap<crosshandle::EventHandle, crosshandle::Result<crosshandle::Event>> =
         HashMap::new();
     let mut signals = Vec::with_capacity(bundle.signals.len());
     for signal in &bundle.signals {
-        let event = match opened.entry(*signal.handle.as_bytes()) {
+        let event = match opened.entry(signal.handle) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(vacant) => {
                 let context = match bundle.arrays.first() {
@@ -237,7 +237,7 @@ fn open_all<'a, 'py>(
 ) -> PyResult<Vec<Arc<SharedMemory>>> {
     let mut groups: Vec<Group<'py>> = Vec::new();
     // Maps a handle and its access to the index of its group, and the handle's index in the group.
-    let mut known: HashMap<([u8; HANDLE_SIZE], bool), (usize, usize)> = HashMap::new();
+    let mut known: HashMap<(MemoryHandle, bool), (usize, usize)> = HashMap::new();
     let mut places = Vec::new();
     let mut before: Option<(&'a BundledArray, (usize, usize))> = None;
     for array in arrays {
@@ -248,7 +248,7 @@ fn open_all<'a, 'py>(
         // Tensors in the same allocation are usually neighbours in the list.
         let place = match before.filter(is_same) {
             Some((_, place)) => place,
-            None => match known.entry((*array.handle.as_bytes(), may_write)) {
+            None => match known.entry((array.handle, may_write)) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(vacant) => {
                     let context = context_of(&array.handle)?;

@@ -5,7 +5,7 @@ use crate::device::{self, Device};
 use crate::error::Result;
 use crate::event::Event;
 use crate::foreign::Wholes;
-use crate::handle::{EventHandle, MemoryHandle, any};
+use crate::handle::{EventHandle, MemoryHandle, any, no_channels};
 use crate::interrupt::{self, detached, detached_for};
 use crate::memory::physical::{PhysicalMemory, VirtualRange};
 use crate::memory::{Memory, SharedMemory};
@@ -232,6 +232,7 @@ impl Context {
                     })?;
                 Ok(Py::new(py, PhysicalMemory::new(memory, Some(handle)))?.into_any())
             }
+            AnyHandle::Channel(_) => Err(no_channels()),
         }
     }
 

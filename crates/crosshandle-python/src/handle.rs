@@ -13,9 +13,9 @@ macro_rules! handle_class {
     ($(#[$doc:meta])* $Class:ident { $($method:item)* }) => {
         $(#[$doc])*
         ///
-        /// `bytes(handle)` encodes the handle as 104 bytes, and `str(handle)` encodes it as text. A
-        /// program can send either form over any channel. The class's constructor accepts both
-        /// forms. Two handles are equal if their bytes are equal.
+        /// `bytes(handle)` encodes the handle as 104 bytes, or 64 bytes if it is an event's, and
+        /// `str(handle)` encodes it as text. A program can send either form over any channel. The
+        /// class's constructor accepts both forms. Two handles are equal if their bytes are equal.
         #[pyclass(frozen, eq, hash, module = "crosshandle")]
         #[derive(PartialEq, Eq, Hash)]
         pub(crate) struct $Class(pub(crate) crosshandle::handle::$Class);
@@ -38,12 +38,6 @@ macro_rules! handle_class {
             #[getter]
             fn backend(&self) -> String {
                 self.0.backend().to_string()
-            }
-
-            /// The UUID of the device, as in `Device.uuid`.
-            #[getter]
-            fn device_uuid(&self) -> String {
-                self.0.device().to_string()
             }
 
             /// The process id of the exporter, in the exporter's own PID namespace. Use the id only
@@ -90,6 +84,12 @@ handle_class! {
     /// >>> handle.nbytes, handle.read_only
     /// (64, True)
     MemoryHandle {
+        /// The UUID of the device, as in `Device.uuid`.
+        #[getter]
+        fn device_uuid(&self) -> String {
+            self.0.device().to_string()
+        }
+
         /// The size of the memory in bytes.
         #[getter]
         fn nbytes(&self) -> u64 {
@@ -122,6 +122,12 @@ handle_class! {
     /// >>> crosshandle.PhysicalMemoryHandle(bytes(handle)) == handle
     /// True
     PhysicalMemoryHandle {
+        /// The UUID of the device, as in `Device.uuid`.
+        #[getter]
+        fn device_uuid(&self) -> String {
+            self.0.device().to_string()
+        }
+
         /// The size of the memory in bytes.
         #[getter]
         fn nbytes(&self) -> u64 {
@@ -175,6 +181,12 @@ pub(crate) fn any(value: &Bound<'_, PyAny>) -> PyResult<AnyHandle> {
     Ok(handle?)
 }
 
+/// The error for a handle of a channel, because the module has no channels.
+pub(crate) fn no_channels() -> PyErr {
+    let error = "Python cannot open channels; open the channel from a Rust program";
+    Failure::from(Error::invalid(error)).into()
+}
+
 /// Converts an encoded handle, bytes or text, to an object of the matching handle class.
 #[pyfunction]
 pub(crate) fn parse_handle(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -182,5 +194,6 @@ pub(crate) fn parse_handle(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult
         AnyHandle::Memory(handle) => Py::new(py, MemoryHandle(handle))?.into_any(),
         AnyHandle::Event(handle) => Py::new(py, EventHandle(handle))?.into_any(),
         AnyHandle::PhysicalMemory(handle) => Py::new(py, PhysicalMemoryHandle(handle))?.into_any(),
+        AnyHandle::Channel(_) => return Err(no_channels()),
     })
 }

@@ -21,7 +21,7 @@
 use crate::contents::hash::PieceHash;
 use crate::error::{Error, Result};
 
-use crosshandle::handle::{Bounded, HANDLE_SIZE};
+use crosshandle::handle::{Bounded, EVENT_HANDLE_SIZE};
 use crosshandle::{Context, Event, EventHandle, Memory, adapter_support::Deadline};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, PoisonError};
@@ -379,7 +379,7 @@ impl State {
     /// Returns the event of the writer that took a number, and the number of the signal that ends
     /// its update.
     fn announced(&self, number: u64) -> Result<Option<(EventHandle, u64)>> {
-        let mut place = [0; 16 + HANDLE_SIZE];
+        let mut place = [0; 16 + EVENT_HANDLE_SIZE];
         self.memory.read(Self::place_of(number), &mut place)?;
         let word = |at: usize| u64::from_ne_bytes(place[at..at + 8].try_into().expect("8 bytes"));
         let handle = EventHandle::from_bytes(&place[16..]).ok();

@@ -1,21 +1,22 @@
 //! Handles and bundles as bytes and text: small plain values that name shared memory and events.
 //!
-//! A handle is [`HANDLE_SIZE`] bytes. A program may copy, compare and log handles, and send them in
-//! any way to another process on the same machine. That process opens a handle, and then holds the
-//! same object. There is one type for each kind of object: [`MemoryHandle`],
-//! [`PhysicalMemoryHandle`] and [`EventHandle`]. [`AnyHandle`] is for a program that does not know
-//! the kind yet.
+//! A handle of an event has [`EVENT_HANDLE_SIZE`] bytes, and every other handle has
+//! [`MEMORY_HANDLE_SIZE`] bytes. A program may copy, compare and log handles, and send them in any
+//! way to another process on the same machine. That process opens a handle, and then holds the same
+//! object. There is one type for each kind of object: [`MemoryHandle`], [`PhysicalMemoryHandle`],
+//! [`EventHandle`] and [`ChannelHandle`]. [`AnyHandle`] is for a program that does not know the
+//! kind yet.
 //!
 //! Values of these types are always well-formed. `from_bytes` and `FromStr` check every field and
 //! the integrity tag, and report a fault as a [`HandleError`]. Only opening a handle shows whether
 //! its object still exists.
 //!
 //! # Two forms
-//! * **Bytes**, for programs: little-endian, versioned, the same layout for every kind.
-//! * **Text**, for shells and logs: one word of [`TEXT_LENGTH`] characters, `Display` and
-//!   `FromStr`. The word starts with `xhm2.` (memory), `xhp2.` (physical memory) or `xhe2.`
-//!   (event), and continues with the bytes in base64url without padding. Every handle has exactly
-//!   one text.
+//! * **Bytes**, for programs: little-endian, versioned. All kinds start with the same fields.
+//! * **Text**, for shells and logs: one word of [`HandleKind::text_length`] characters, `Display`
+//!   and `FromStr`. The word starts with `xhm3.` (memory), `xhp3.` (physical memory), `xhe3.`
+//!   (event) or `xhc3.` (channel), and continues with the bytes in base64url without padding. Every
+//!   handle has exactly one text.
 //!
 //! # A handle is a capability
 //! A handle contains a [`Key`], which is a random number for one object and one kind of access. An
@@ -34,7 +35,8 @@
 
 pub use crate::api::bundle::PackedBundle;
 pub use crosshandle_handle::{
-    AnyHandle, BackendKind, Bounded, DeviceUuid, EventHandle, Explanation, FABRIC_HANDLE_SIZE,
-    FabricHandle, Fields, HANDLE_SIZE, HandleError, HandleKind, Key, MemoryHandle,
-    PhysicalMemoryHandle, SharedRange, TEXT_LENGTH, UnknownBackend, VERSION, bundle,
+    AnyHandle, BackendKind, Bounded, ChannelHandle, DeviceUuid, EVENT_HANDLE_SIZE, EventHandle,
+    Explanation, FABRIC_HANDLE_SIZE, FabricHandle, Fields, HandleError, HandleKind, Key,
+    MEMORY_HANDLE_SIZE, MemoryHandle, PhysicalMemoryHandle, SharedRange, UnknownBackend, VERSION,
+    bundle,
 };

@@ -6,7 +6,7 @@ use crosshandle::{Command, Context, Event, Queue};
 use super::{Arrangement, Route};
 use crate::cuda::ours;
 use crate::harness::link::Link;
-use crate::host::ours::{Waiters, each_handle, open_event};
+use crate::host::ours::{Waiters, each_event, open_event};
 
 /// The two events of one route, and the number of the latest trip.
 struct Pair {
@@ -84,7 +84,7 @@ impl Follower {
         let context = ours::context(arrangement.gpu)?;
         let message = link.receive()?;
         let mut events =
-            each_handle(&message.bytes).map(|bytes| open_event(&context, bytes, Waiters::Default));
+            each_event(&message.bytes).map(|bytes| open_event(&context, bytes, Waiters::Default));
         let mut next = || events.next().context("expected more handles")?;
         let mut pairs = Vec::new();
         for _ in 0..arrangement.pairs() {

@@ -11,8 +11,8 @@ use cudarc::driver::sys::{
 use super::memory::read;
 use super::{Gpu, Memory};
 
-pub(crate) const EVENT_HANDLE_SIZE: usize = size_of::<CUipcEventHandle>();
-pub(crate) const MEMORY_HANDLE_SIZE: usize = size_of::<CUipcMemHandle>();
+pub(crate) const IPC_EVENT_SIZE: usize = size_of::<CUipcEventHandle>();
+pub(crate) const IPC_MEMORY_SIZE: usize = size_of::<CUipcMemHandle>();
 
 /// An event that processes share, destroyed when dropped.
 pub(crate) struct Event {
@@ -33,10 +33,10 @@ impl Event {
         Ok(Self { gpu: *gpu, handle })
     }
 
-    pub(crate) fn export(&self) -> Result<[u8; EVENT_HANDLE_SIZE]> {
+    pub(crate) fn export(&self) -> Result<[u8; IPC_EVENT_SIZE]> {
         let library = self.gpu.library;
         let mut handle = CUipcEventHandle {
-            reserved: [0; EVENT_HANDLE_SIZE],
+            reserved: [0; IPC_EVENT_SIZE],
         };
         // SAFETY: `handle` is valid for the result, and this object owns the event.
         library.check("cuIpcGetEventHandle", unsafe {
@@ -47,7 +47,7 @@ impl Event {
 
     /// Opens another process's event in the current context, which must be that of `gpu`.
     #[inline]
-    pub(crate) fn open(gpu: &Gpu, bytes: [u8; EVENT_HANDLE_SIZE]) -> Result<Self> {
+    pub(crate) fn open(gpu: &Gpu, bytes: [u8; IPC_EVENT_SIZE]) -> Result<Self> {
         let mut handle = ptr::null_mut();
         let bytes = CUipcEventHandle {
             reserved: bytes.map(|byte| byte as _),
@@ -75,10 +75,10 @@ impl Drop for Event {
 
 impl Memory {
     /// Gets the driver's handle to the allocation.
-    pub(crate) fn export(&self) -> Result<[u8; MEMORY_HANDLE_SIZE]> {
+    pub(crate) fn export(&self) -> Result<[u8; IPC_MEMORY_SIZE]> {
         let library = self.gpu().library;
         let mut handle = CUipcMemHandle {
-            reserved: [0; MEMORY_HANDLE_SIZE],
+            reserved: [0; IPC_MEMORY_SIZE],
         };
         // SAFETY: `handle` is valid for the result, and this object owns the memory.
         library.check("cuIpcGetMemHandle", unsafe {
@@ -97,7 +97,7 @@ pub(crate) struct LegacyMemory {
 impl LegacyMemory {
     /// Opens another process's memory in the current context, which must be that of `gpu`.
     #[inline]
-    pub(crate) fn open(gpu: &Gpu, bytes: [u8; MEMORY_HANDLE_SIZE]) -> Result<Self> {
+    pub(crate) fn open(gpu: &Gpu, bytes: [u8; IPC_MEMORY_SIZE]) -> Result<Self> {
         let mut address = 0;
         let bytes = CUipcMemHandle {
             reserved: bytes.map(|byte| byte as _),

@@ -17,7 +17,7 @@ use anyhow::Result;
 use cudarc::driver::sys::{CUcontext, CUdevice};
 
 pub(crate) use graph::Graph;
-pub(crate) use ipc::{EVENT_HANDLE_SIZE, Event, LegacyMemory, MEMORY_HANDLE_SIZE};
+pub(crate) use ipc::{Event, IPC_EVENT_SIZE, IPC_MEMORY_SIZE, LegacyMemory};
 use library::{Library, library};
 pub(crate) use memory::{Memory, pool_round};
 pub(crate) use page::Page;

@@ -7,7 +7,6 @@ use super::{Report, Stop, Victim, fuse, socket};
 use crate::failure::Failure;
 use crate::pattern::Random;
 use crate::raw;
-use crosshandle::handle::HANDLE_SIZE;
 use rustix::event::epoll;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
@@ -48,11 +47,7 @@ pub(super) fn nasty_importer(victim: &Victim, stop: &Stop) -> Result<Report, Fai
 
 /// Repeatedly sends each kind of descriptor on its own connection. `handle`, if present, is used to
 /// attach first.
-fn send_all(
-    victim: &Victim,
-    stop: &Stop,
-    handle: Option<[u8; HANDLE_SIZE]>,
-) -> Result<Report, Failure> {
+fn send_all(victim: &Victim, stop: &Stop, handle: Option<Vec<u8>>) -> Result<Report, Failure> {
     let (mut random, mut report) = (Random(5), Report::default());
     // Some machines have no FUSE, or no permission to use it. There, only the other kinds are sent.
     let held = fuse::HeldFile::mount().ok();

@@ -5,7 +5,6 @@ use crate::failure::Failure;
 use crate::pattern;
 use crate::pattern::Random;
 use crate::raw::{self, Request};
-use crosshandle::handle::HANDLE_SIZE;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -31,7 +30,7 @@ pub(super) fn forged_words(victim: &Victim, stop: &Stop) -> Result<Report, Failu
     Ok(report)
 }
 
-fn forge(victim: &Victim, event: &[u8; HANDLE_SIZE], random: &mut Random) -> Result<(), Failure> {
+fn forge(victim: &Victim, event: &[u8], random: &mut Random) -> Result<(), Failure> {
     let path = socket::path_of(victim, event);
     let connection = raw::Socket::connect(&path)?;
     let mut given: Vec<OwnedFd> = Vec::new();

@@ -31,7 +31,6 @@ pub use link::{LinkSiege, siege as link_siege};
 use holder::HONEST;
 
 use crate::failure::Failure;
-use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, ContextOptions, Device, Event, EventHandle, Memory, MemoryHandle};
 use std::fmt;
 use std::io::{Read, Write};
@@ -108,21 +107,21 @@ struct Opened {
 
 impl Victim {
     /// Returns the bytes of the first handle.
-    fn handle(&self) -> Result<[u8; HANDLE_SIZE], Failure> {
-        let events = self.events.iter().map(EventHandle::as_bytes);
-        let mut all = events.chain(self.memory.iter().map(MemoryHandle::as_bytes));
-        all.next().copied().ok_or(Failure::new("no handle"))
+    fn handle(&self) -> Result<Vec<u8>, Failure> {
+        let events = self.events.iter().map(EventHandle::as_ref);
+        let mut all = events.chain(self.memory.iter().map(MemoryHandle::as_ref));
+        let first: Option<&[u8]> = all.next();
+        first.map(<[u8]>::to_vec).ok_or(Failure::new("no handle"))
     }
 
-    /// Opens all objects on the device of the handles.
+    /// Opens all objects on the device of the memory.
     fn open(&self) -> Result<Opened, Failure> {
-        let events = self.events.iter().map(EventHandle::device);
-        let mut devices = self.memory.iter().map(MemoryHandle::device).chain(events);
-        let uuid = devices.next();
+        // Events have no device.
+        let uuid = self.memory.first().map(MemoryHandle::device);
         let device = Device::all()
             .into_iter()
-            .find(|device| Some(device.info().uuid) == uuid)
-            .ok_or(Failure::new("no handle, or its device is not here"))?;
+            .find(|device| uuid.is_none_or(|uuid| device.info().uuid == uuid))
+            .ok_or(Failure::new("the device of the handle is not here"))?;
         let options = ContextOptions::new().socket_dir(&self.directory);
         let context = Context::with_options(&device, options)?;
         let memory = self.memory.iter().map(|handle| context.open_memory(handle));

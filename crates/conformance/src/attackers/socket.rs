@@ -3,7 +3,6 @@
 use super::{Report, Stop, Victim};
 use crate::pattern::Random;
 use crate::tamper::at;
-use crosshandle::handle::HANDLE_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::IoSlice;
 use rustix::net::{
@@ -27,7 +26,7 @@ pub(super) fn sockets(victim: &Victim) -> Vec<PathBuf> {
     sockets.map(|entry| entry.path()).collect()
 }
 
-pub(super) fn path_of(victim: &Victim, handle: &[u8; HANDLE_SIZE]) -> PathBuf {
+pub(super) fn path_of(victim: &Victim, handle: &[u8]) -> PathBuf {
     let exporter = handle[at::EXPORTER..at::EXPORTER + 8].try_into();
     let exporter = u64::from_le_bytes(exporter.expect("eight bytes"));
     victim.directory.join(format!("{exporter:016x}.sock"))

@@ -107,6 +107,8 @@ enum Tool {
     Faults(faults::Options),
     /// Mixes faults at random moments with attackers
     Soak(faults::Plays),
+    /// Kills members of channels after any instruction
+    ChannelKills(faults::ChannelKills),
     /// Kills processes that share GPU memory
     GpuDeaths(faults::GpuDeaths),
 }
@@ -192,6 +194,7 @@ fn main() -> ExitCode {
             }),
             Tool::Faults(options) => faults::run(&options, &peer),
             Tool::Soak(plays) => faults::run_soak(&plays, &peer),
+            Tool::ChannelKills(options) => faults::run_channel_kills(&options, &peer),
             Tool::GpuDeaths(options) => Ok(faults::run_gpu_deaths(&options, &peer)),
         }),
     };

@@ -176,7 +176,7 @@ pub(crate) fn guesses_bring_no_descriptor(harness: &Harness) -> Verdict {
     let (exporter, memory) = exporter(harness)?;
     exporter.ask("event e")?;
     let event: EventHandle = exporter.ask("event-handle e")?.remove(0).parse()?;
-    let truths = [memory.as_bytes(), event.as_bytes()];
+    let truths: [&[u8]; 2] = [memory.as_bytes(), event.as_bytes()];
     let (mut random, mut socket) = (Random(9), Socket::connect_in(harness.directory())?);
     let mut answers = 0;
     for round in 0..GUESSES {

@@ -7,19 +7,17 @@ use crate::raw::{self, Socket};
 use crate::suite::{Outcome, PASSED};
 use crate::tamper::{at, with};
 use crate::{Transfer, pattern};
+use crosshandle::handle::PackedBundle;
 use crosshandle::handle::bundle::{
     Bundle, BundledArray, Dimension, ElementType, Layout, ReadyEvent,
 };
-use crosshandle::handle::{HANDLE_SIZE, PackedBundle};
 use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{
     AllocationOptions, Error, EventHandle, Memory, MemoryHandle, MemoryKind,
     virtual_memory::PhysicalMemoryHandle,
 };
 
-type Bytes = [u8; HANDLE_SIZE];
-
-fn number<const N: usize>(bytes: &Bytes, offset: usize) -> [u8; N] {
+fn number<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     bytes[offset..offset + N].try_into().expect("inside")
 }
 
@@ -31,11 +29,13 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
     peer.ask("event e")?;
     let memory: MemoryHandle = peer.ask("memory-handle m")?.remove(0).parse()?;
     let event: EventHandle = peer.ask("event-handle e")?.remove(0).parse()?;
+    peer.ask("event i isolated=yes")?;
+    let isolated: EventHandle = peer.ask("event-handle i")?.remove(0).parse()?;
     let other_backend = match memory.as_bytes()[at::BACKEND] {
         1 => 2,
         _ => 1,
     };
-    let next = |bytes: &Bytes| {
+    let next = |bytes: &[u8]| {
         let generation = u64::from_le_bytes(number(bytes, at::GENERATION));
         (generation + 4).to_le_bytes()
     };
@@ -59,14 +59,29 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
             }
             let wrong = MemoryHandle::from_bytes(&with(memory.as_bytes(), offset, bytes))?;
             expect(context.open_memory(&wrong).map(drop), kind)?;
+            if offset == at::DEVICE {
+                // Only memory has a device.
+                continue;
+            }
             let wrong = EventHandle::from_bytes(&with(event.as_bytes(), offset, bytes))?;
-            if offset == at::BACKEND || offset == at::DEVICE {
+            if offset == at::BACKEND {
                 // Contexts of all devices on this host can open events.
                 context.open_event(&wrong)?;
                 continue;
             }
             expect(context.open_event(&wrong).map(drop), kind)?;
         }
+        // This handle says that the event has an arena to itself.
+        let wrong = EventHandle::from_bytes(&with(event.as_bytes(), at::FLAGS, &[2]))?;
+        expect(context.open_event(&wrong).map(drop), "Protocol")?;
+        // This handle says that the event has no arena to itself. If the common arena is open, it
+        // opens a slot there that no event uses.
+        let wrong = EventHandle::from_bytes(&with(isolated.as_bytes(), at::FLAGS, &[0]))?;
+        match context.open_event(&wrong) {
+            Ok(unused) => assert!(!unused.try_wait_value(1)?),
+            error => expect(error.map(drop), "Protocol")?,
+        }
+        context.open_event(&isolated)?;
         let wrong = with(memory.as_bytes(), at::GENERATION, &next(memory.as_bytes()));
         let wrong = MemoryHandle::from_bytes(&wrong)?;
         expect(context.open_memory(&wrong).map(drop), "Stale")?;
@@ -276,17 +291,27 @@ pub(crate) fn damaged_handles_are_refused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     peer.ask("allocate m 100")?;
     let handle: MemoryHandle = peer.ask("memory-handle m")?.remove(0).parse()?;
-    for bit in 0..HANDLE_SIZE * 8 {
-        let mut bytes = *handle.as_bytes();
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(MemoryHandle::from_bytes(&bytes).is_err(), "bit {bit}");
-    }
-    for len in [0, 1, HANDLE_SIZE - 1, HANDLE_SIZE + 1] {
-        let mut bytes = handle.as_bytes().to_vec();
-        bytes.resize(len, 0);
-        assert!(MemoryHandle::from_bytes(&bytes).is_err(), "{len} bytes");
+    peer.ask("event e")?;
+    let event: EventHandle = peer.ask("event-handle e")?.remove(0).parse()?;
+    let memory = |bytes: &[u8]| MemoryHandle::from_bytes(bytes).is_err();
+    let events = |bytes: &[u8]| EventHandle::from_bytes(bytes).is_err();
+    let kinds: [(&[u8], &dyn Fn(&[u8]) -> bool); 2] =
+        [(handle.as_bytes(), &memory), (event.as_bytes(), &events)];
+    for (good, is_refused) in kinds {
+        assert!(!is_refused(good));
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(is_refused(&bytes), "bit {bit}");
+        }
+        for len in (0..2 * good.len()).filter(|len| *len != good.len()) {
+            let mut bytes = good.to_vec();
+            bytes.resize(len, 0);
+            assert!(is_refused(&bytes), "{len} bytes");
+        }
     }
     assert!(EventHandle::from_bytes(handle.as_bytes()).is_err());
+    assert!(MemoryHandle::from_bytes(event.as_bytes()).is_err());
     // Another process checks the text form.
     let text = handle.to_string();
     let other = harness.peer()?;

@@ -11,7 +11,6 @@ use crate::raw::{
 };
 use crate::suite::PASSED;
 use crate::tamper::at;
-use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{EventHandle, MemoryHandle};
 use rustix::io::Errno;
 use std::fs::File;
@@ -67,7 +66,7 @@ fn check_descriptors_refused(
 /// Attaches a connection by a handle, and returns it with the ledger that it received.
 pub(super) fn attached(
     harness: &Harness,
-    handle: &[u8; HANDLE_SIZE],
+    handle: &[u8],
 ) -> Result<(Socket, Vec<OwnedFd>), Failure> {
     let socket = Socket::connect_in(harness.directory())?;
     socket.send(&Request::attach(handle).bytes(), &[])?;
@@ -223,19 +222,23 @@ pub(crate) fn a_key_opens_one_object_alone(harness: &Harness) -> Verdict {
         }
         let of_memory = |text: &String| text.parse::<MemoryHandle>();
         let others: Result<Vec<_>, _> = handles[1..].iter().map(of_memory).collect();
-        let mut others: Vec<_> = others?.iter().map(|handle| *handle.as_bytes()).collect();
+        let mut others: Vec<_> = others?
+            .iter()
+            .map(|handle| handle.as_bytes().to_vec())
+            .collect();
         // The same memory, but with a handle for reading and writing.
-        others.push(*of_memory(&handles[0])?.as_bytes());
+        others.push(of_memory(&handles[0])?.as_bytes().to_vec());
         exporter.ask(format!("physical p {unit}"))?;
         let physical = exporter.ask("physical-handle p")?.remove(0);
         others.push(
-            *physical
+            physical
                 .parse::<crosshandle::virtual_memory::PhysicalMemoryHandle>()?
-                .as_bytes(),
+                .as_bytes()
+                .to_vec(),
         );
         exporter.ask("event e")?;
         let event: EventHandle = exporter.ask("event-handle e")?.remove(0).parse()?;
-        others.push(*event.as_bytes());
+        others.push(event.as_bytes().to_vec());
         let granted = exporter.ask("memory-handle granted read-only=yes")?;
         let granted: MemoryHandle = granted[0].parse()?;
         let own = Request::about(MEMORY, granted.as_bytes());

@@ -10,7 +10,6 @@ use crate::raw::{
 use crate::suite::PASSED;
 use crate::tamper::{at, with};
 use crate::{Peer, Pending};
-use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{EventHandle, MemoryHandle};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +30,7 @@ pub(super) struct Impostor {
     pub(super) path: PathBuf,
     /// The command by which a peer opens the handle.
     open: String,
-    handle: [u8; HANDLE_SIZE],
+    handle: Vec<u8>,
 }
 
 impl Impostor {
@@ -51,7 +50,7 @@ impl Impostor {
 
     fn with(
         harness: &Harness,
-        handle: &[u8; HANDLE_SIZE],
+        handle: &[u8],
         open: impl FnOnce(&[u8]) -> Result<String, Failure>,
     ) -> Result<Self, Failure> {
         let handle = with(handle, at::EXPORTER, &NUMBER.to_le_bytes());

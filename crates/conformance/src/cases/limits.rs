@@ -162,7 +162,7 @@ pub(crate) fn a_hundred_thousand_objects(harness: &Harness) -> Verdict {
     let before = peer.usage()?;
     peer.ask("limit-files 1024")?;
     let began = Instant::now();
-    let mut bytes = Vec::with_capacity(MANY * 104);
+    let mut bytes = Vec::new();
     let mut memories: Vec<Memory> = Vec::with_capacity(MANY);
     for number in 0..MANY as u64 {
         let memory = context.allocate(64)?;

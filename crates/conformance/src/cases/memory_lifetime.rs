@@ -5,7 +5,7 @@ use crate::harness::{Harness, deadline, eventually};
 use crate::procfs;
 use crate::suite::PASSED;
 use crate::{Outcome, Transfer, Usage, pattern};
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use crosshandle::virtual_memory::{PhysicalMemory, VirtualRange};
 use crosshandle::{
     Access, AllocationOptions, Command, Context, Error, Memory, MemoryHandle, MemoryKind,
@@ -238,7 +238,7 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
         Ok(())
     };
     let transfer = Transfer::new(&context)?;
-    let list = context.allocate(BATCH * HANDLE_SIZE)?;
+    let list = context.allocate(BATCH * MEMORY_HANDLE_SIZE)?;
     peer.ask(format!("open-memory list {}", list.handle()?))?;
     let batch = |number: usize| -> Result<(), Failure> {
         let (mut memories, mut events) = (Vec::new(), Vec::new());

@@ -5,6 +5,7 @@ pub(crate) mod attacked;
 pub(crate) mod awaited;
 pub(crate) mod awaited_deaths;
 pub(crate) mod capabilities;
+pub(crate) mod channel;
 pub(crate) mod commands;
 pub(crate) mod deaths;
 pub(crate) mod deserted;

@@ -18,6 +18,7 @@
 
 mod bystanders;
 mod calls;
+mod channel_kills;
 mod command;
 mod filter;
 mod gpu_deaths;
@@ -30,6 +31,8 @@ mod usage;
 mod worker;
 mod workload;
 
+pub(crate) use channel_kills::sample as sample_channel_kills;
+pub use channel_kills::{Options as ChannelKills, run_channel_kills};
 pub use command::{Options, Plays, run, run_soak};
 pub use filter::install_if_asked;
 pub use gpu_deaths::{Options as GpuDeaths, run as run_gpu_deaths};

@@ -1,7 +1,6 @@
 //! Handles and replies that fail the library's checks must not cause any driver call.
 
 use crate::roles::{LONG, await_the_end, calls, harness, report};
-use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{
     Command, Context, Error, EventHandle, MemoryHandle, Result,
@@ -15,7 +14,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::thread::{self, JoinHandle};
 
-type Bytes = [u8; HANDLE_SIZE];
+type Bytes = Vec<u8>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
@@ -62,9 +61,13 @@ impl Kind {
             .unwrap();
         let text = peer.ask(format!("{ask} {name}")).unwrap().remove(0);
         match self {
-            Self::Memory => *text.parse::<MemoryHandle>().unwrap().as_bytes(),
-            Self::Physical => *text.parse::<PhysicalMemoryHandle>().unwrap().as_bytes(),
-            Self::Event => *text.parse::<EventHandle>().unwrap().as_bytes(),
+            Self::Memory => text.parse::<MemoryHandle>().unwrap().as_bytes().to_vec(),
+            Self::Physical => text
+                .parse::<PhysicalMemoryHandle>()
+                .unwrap()
+                .as_bytes()
+                .to_vec(),
+            Self::Event => text.parse::<EventHandle>().unwrap().as_bytes().to_vec(),
         }
     }
 }
@@ -106,7 +109,7 @@ fn cost(harness: &Harness, body: impl FnOnce(&Context)) -> u64 {
 }
 
 /// Returns handles with a wrong field and a valid tag.
-fn forgeries(kind: Kind, good: &Bytes) -> Vec<Bytes> {
+fn forgeries(kind: Kind, good: &[u8]) -> Vec<Bytes> {
     let long = u64::MAX.to_le_bytes();
     let mut forged = vec![
         with(good, 0, b"Y"),
@@ -128,10 +131,10 @@ fn forgeries(kind: Kind, good: &Bytes) -> Vec<Bytes> {
         with(good, at::GENERATION, &[0; 8]),
         with(good, at::GENERATION, &[good[at::GENERATION] + 4]),
         with(good, at::GENERATION + 4, &[1]),
-        with(good, at::RESERVED, &[1]),
     ];
     if kind != Kind::Event {
         forged.extend([
+            with(good, at::RESERVED, &[1]),
             with(good, at::DEVICE, &[0xee; 16]),
             with(good, at::SEGMENT, &[0x77; 4]),
             with(good, at::OFFSET, &long),
@@ -167,13 +170,13 @@ pub(crate) fn bad_handles_reach_no_driver() {
                 assert!(opened.is_err(), "{kind:?}, {what}: {bytes:02x?}");
             };
             let good = &all[number];
-            for bit in 0..8 * HANDLE_SIZE {
-                let mut flipped = *good;
+            for bit in 0..8 * good.len() {
+                let mut flipped = good.clone();
                 flipped[bit / 8] ^= 1 << (bit % 8);
                 refuse(&flipped, "one bit flipped");
             }
             let longer = [&good[..], &good[..]].concat();
-            for size in (0..longer.len()).filter(|size| *size != HANDLE_SIZE) {
+            for size in (0..longer.len()).filter(|size| *size != good.len()) {
                 refuse(&longer[..size], "another size");
             }
             for (other, swapped) in all.iter().enumerate() {
@@ -192,12 +195,12 @@ pub(crate) fn bad_handles_reach_no_driver() {
             refuse(&orphaned[number], "of a process that is gone");
             refuse(&stale[number], "of an object that is gone");
             for _ in 0..2000 {
-                let mut noise = [0; HANDLE_SIZE];
+                let mut noise = vec![0; good.len()];
                 random.fill(&mut noise);
                 refuse(&noise, "random");
                 // The exporter, the key, the kind and the tag are correct, and everything else is
                 // random.
-                let mut claims = [0; 32];
+                let mut claims = vec![0; good.len() - at::GENERATION];
                 random.fill(&mut claims);
                 claims[0] = claims[0] & !3 | good[at::GENERATION] & 3;
                 refuse(&with(good, at::GENERATION, &claims), "random claims");

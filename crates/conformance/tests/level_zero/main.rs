@@ -41,6 +41,16 @@ fn the_suite_passes() {
 
 #[test]
 #[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
+fn channels_leave_no_driver_objects() {
+    for filter in ["items_cross", "queues_publish", "broadcasts_reach"] {
+        suite(&format!("channel::{filter}"), &[])
+            .iter()
+            .for_each(clean);
+    }
+}
+
+#[test]
+#[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn the_driver_may_fetch_descriptors() {
     for filter in ["memory::", "queues::", "timeline::"] {
         suite(filter, &[("TRANSPORT", "pidfd")])

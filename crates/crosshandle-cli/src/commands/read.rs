@@ -36,9 +36,9 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     match handle {
         AnyHandle::Memory(handle) => read_memory(args, settings, &handle),
         AnyHandle::PhysicalMemory(handle) => read_physical_memory(args, settings, &handle),
-        AnyHandle::Event(_) => Err(HandleError::WrongKind {
+        AnyHandle::Event(_) | AnyHandle::Channel(_) => Err(HandleError::WrongKind {
             expected: HandleKind::Memory,
-            found: HandleKind::Event,
+            found: handle.kind(),
         }
         .into()),
     }

@@ -186,7 +186,7 @@ fn a_model_outlives_its_loader_and_the_holder() {
     let gone = sandbox.run(["verify", "m"]).expect(1);
     assert!(gone.stderr.contains("crosshandle ls"), "{}", gone.stderr);
     sandbox
-        .run(["load", text(&file), "--name", "xhm2.m"])
+        .run(["load", text(&file), "--name", "xhm3.m"])
         .expect(1);
 }
 

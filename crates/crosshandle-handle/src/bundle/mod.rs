@@ -10,12 +10,12 @@
 //! that memory. `PackedBundle::pack` allocates the memory and `PackedBundle::unpack` opens it. This
 //! module is pure computation.
 //!
-//! # The bytes, version 3
+//! # The bytes, version 4
 //! All numbers are little-endian.
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 4 | `xhb3` |
+//! | 4 | `xhb4` |
 //! | 4 | flags; flag 1 means that the table lies in shared memory |
 //! | 4 | number of arrays |
 //! | 4 | number of signals |
@@ -31,7 +31,7 @@
 //! | bytes | content |
 //! |---|---|
 //! | 8 | number of the signal |
-//! | 104 | handle of the event |
+//! | 64 | handle of the event |
 //! | 1 | 1 if the signal was complete when the bundle was packed, otherwise 0 |
 //!
 //! An array is:

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::tests::{any_fields, sample};
-use crate::{AnyHandle, HANDLE_SIZE, HandleKind};
+use crate::{AnyHandle, HandleKind, MEMORY_HANDLE_SIZE};
 use proptest::prelude::*;
 
 fn memory() -> MemoryHandle {
@@ -112,14 +112,14 @@ fn a_bundle_is_read_as_it_was_written() {
 #[test]
 fn the_bytes_stay_as_they_are_described() {
     let bytes = bundle().encode().unwrap();
-    assert_eq!(&bytes[..4], b"xhb3");
+    assert_eq!(&bytes[..4], b"xhb4");
     assert_eq!(bytes[4..12], [0, 0, 0, 0, 3, 0, 0, 0]);
     assert_eq!(bytes[12..20], [2, 0, 0, 0, 33, 0, 0, 0]);
     let signals = 20 + 33;
     assert_eq!(bytes[signals..signals + 8], 7_u64.to_le_bytes());
-    assert_eq!(bytes[signals + 8..signals + 112], *event().as_bytes());
-    assert_eq!((bytes[signals + 112], bytes[signals + 225]), (0, 1));
-    let first = signals + 2 * 113;
+    assert_eq!(bytes[signals + 8..signals + 72], *event().as_bytes());
+    assert_eq!((bytes[signals + 72], bytes[signals + 145]), (0, 1));
+    let first = signals + 2 * 73;
     assert_eq!(bytes[first..first + 104], *memory().as_bytes());
     assert_eq!(bytes[first + 104..first + 108], [2, 32, 0, 2]);
     assert_eq!(bytes[first + 116..first + 120], [1, 0, 0, 0]);
@@ -202,7 +202,7 @@ fn each_fault_has_its_error() {
         with(signals + 20, &[0xff]),
         BundleError::Handle(_)
     ));
-    let state = with(signals + 112, &[2]);
+    let state = with(signals + 72, &[2]);
     assert!(matches!(
         state,
         BundleError::Malformed { part: "signal", .. }
@@ -215,7 +215,7 @@ fn each_fault_has_its_error() {
             ..
         }
     ));
-    let first = signals + 2 * 113;
+    let first = signals + 2 * 73;
     assert!(matches!(with(first, &[0]), BundleError::Handle(_)));
     let bits = with(first + 105, &[0]);
     assert!(matches!(
@@ -368,9 +368,9 @@ proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(mut bytes: Vec<u8>, starts: bool, flags in 0..4_u8) {
         if starts {
-            let start = [b'x', b'h', b'b', b'3', flags, 0, 0, 0];
+            let start = [b'x', b'h', b'b', b'4', flags, 0, 0, 0];
             bytes.splice(..0, start);
-            bytes.extend([0; HANDLE_SIZE]);
+            bytes.extend([0; MEMORY_HANDLE_SIZE]);
         }
         let bytes = if bytes.len() < 4 { bytes } else { resummed(bytes) };
         if let Ok(Unpacked::Whole(bundle)) = Bundle::decode(&bytes) {

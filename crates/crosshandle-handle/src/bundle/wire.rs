@@ -4,18 +4,18 @@ use super::{
     Bundle, BundleError, BundledArray, Dimension, ElementType, Layout, MAX_ARRAYS, MAX_DESCRIPTION,
     MAX_DIMENSIONS, MAX_SIGNALS, MAX_STRUCTURE, MAX_TABLE, ReadyEvent,
 };
-use crate::{EventHandle, HANDLE_SIZE, MemoryHandle};
+use crate::{EVENT_HANDLE_SIZE, EventHandle, MEMORY_HANDLE_SIZE, MemoryHandle};
 
 /// First bytes of a bundle of any version.
 const MAGIC: &[u8; 3] = b"xhb";
 /// Version of the format that this crate writes and reads, the byte after [`MAGIC`].
-const VERSION: u8 = b'3';
+const VERSION: u8 = b'4';
 const FLAG_TABLE: u32 = 1;
 /// Type code and bits of a described element type. No numbered type has 0 bits.
 const DESCRIBED: [u8; 2] = [255, 0];
 /// Bytes of the shortest array, which has no dimensions.
-const MIN_ARRAY_BYTES: usize = HANDLE_SIZE + 4 + 8 + 4;
-const SIGNAL_BYTES: usize = 8 + HANDLE_SIZE + 1;
+const MIN_ARRAY_BYTES: usize = MEMORY_HANDLE_SIZE + 4 + 8 + 4;
+const SIGNAL_BYTES: usize = 8 + EVENT_HANDLE_SIZE + 1;
 
 /// The result of decoding a bundle's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -216,7 +216,7 @@ impl Bundle {
         if flags & FLAG_TABLE == 0 {
             return read_table(reader, counts).map(Unpacked::Whole);
         }
-        let table = MemoryHandle::from_bytes(reader.take(HANDLE_SIZE)?)?;
+        let table = MemoryHandle::from_bytes(reader.take(MEMORY_HANDLE_SIZE)?)?;
         let len = reader.u64()?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let sum = reader.u32()?;
@@ -278,7 +278,7 @@ fn read_table(mut reader: Reader<'_>, counts: Counts) -> Result<Bundle, BundleEr
     let mut signals = Vec::new();
     for _ in 0..counts.signals {
         let value = reader.u64()?;
-        let handle = EventHandle::from_bytes(reader.take(HANDLE_SIZE)?)?;
+        let handle = EventHandle::from_bytes(reader.take(EVENT_HANDLE_SIZE)?)?;
         let is_complete = match reader.array()? {
             [0] => false,
             [1] => true,
@@ -334,7 +334,7 @@ impl<'a> Reader<'a> {
     }
 
     fn bundled_array(&mut self, signals: usize) -> Result<BundledArray, BundleError> {
-        let handle = MemoryHandle::from_bytes(self.take(HANDLE_SIZE)?)?;
+        let handle = MemoryHandle::from_bytes(self.take(MEMORY_HANDLE_SIZE)?)?;
         let [code, bits, read_only, count] = self.array()?;
         if read_only > 1 {
             return Err(malformed("array", "its access has no such number"));

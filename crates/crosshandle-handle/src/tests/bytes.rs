@@ -16,29 +16,41 @@ fn slow_crc32c(bytes: &[u8]) -> u32 {
 
 /// Pins the layout, because handles must keep their meaning from release to release.
 #[test]
-fn the_layout_is_version_2() {
+fn the_layouts_are_version_3() {
     assert_eq!(
         slow_crc32c(b"123456789"),
         0xe306_9283,
         "the check value of CRC-32C"
     );
-    let mut expected = Vec::new();
-    expected.extend(b"XHDL\x02\x01\x02\x01");
-    expected.extend(b"\x08\x07\x06\x05\x04\x03\x02\x01");
-    expected.extend(b"\x18\x17\x16\x15\x14\x13\x12\x11");
-    expected.extend(b"\x24\x23\x22\x21\x34\x33\x32\x31");
-    expected.extend(b"0123456789abcdefABCDEFGHIJKLMNOP");
-    expected.extend(b"\x49\x47\x46\x45\x44\x43\x42\x41");
-    expected.extend(b"\x54\x53\x52\x51\x64\x63\x62\x61");
-    expected.extend(b"\x74\x73\x72\x71\0\0\0\0");
-    expected.extend(b"\xc4\x43\xc3\x42\xc2\x41\xc1\x40\0\0\0\0");
-    expected.extend(slow_crc32c(&expected).to_le_bytes());
-    assert_eq!(sample(HandleKind::Memory).as_bytes()[..], expected);
-    assert_eq!(
-        sample(HandleKind::PhysicalMemory).as_bytes()[5..8],
-        [2, 2, 1]
-    );
-    assert_eq!(sample(HandleKind::Event).as_bytes()[5..8], [3, 2, 0]);
+    let head = |start: &[u8], generation: u8| {
+        let mut head = start.to_vec();
+        head.extend(b"\x08\x07\x06\x05\x04\x03\x02\x01");
+        head.extend(b"\x18\x17\x16\x15\x14\x13\x12\x11");
+        head.extend(b"\x24\x23\x22\x21\x34\x33\x32\x31");
+        head.extend(b"0123456789abcdef");
+        head.extend([generation, 0x47, 0x46, 0x45, 0x44, 0x43, 0x42, 0x41]);
+        head.extend(b"\x54\x53\x52\x51");
+        head
+    };
+    let tagged = |mut bytes: Vec<u8>| {
+        bytes.extend(slow_crc32c(&bytes).to_le_bytes());
+        bytes
+    };
+    for (kind, start, generation) in [
+        (HandleKind::Memory, b"XHDL\x03\x01\x02\x01", 0x49),
+        (HandleKind::PhysicalMemory, b"XHDL\x03\x02\x02\x01", 0x4a),
+        (HandleKind::Channel, b"XHDL\x03\x04\x02\x00", 0x49),
+    ] {
+        let mut expected = head(start, generation);
+        expected.extend(b"\x64\x63\x62\x61ABCDEFGHIJKLMNOP");
+        expected.extend(b"\x74\x73\x72\x71\0\0\0\0");
+        expected.extend(b"\xc4\x43\xc3\x42\xc2\x41\xc1\x40\0\0\0\0");
+        assert_eq!(sample(kind).as_bytes(), tagged(expected), "{kind}");
+        assert_eq!(sample(kind).as_bytes().len(), 104);
+    }
+    let expected = head(b"XHDL\x03\x03\x02\x02", 0x4b);
+    assert_eq!(sample(HandleKind::Event).as_bytes(), tagged(expected));
+    assert_eq!(sample(HandleKind::Event).as_bytes().len(), 64);
     for (backend, code) in [
         (BackendKind::Host, 1),
         (BackendKind::Cuda, 2),
@@ -61,7 +73,7 @@ proptest! {
         prop_assert_eq!(AnyHandle::from_bytes(handle.as_bytes()), Ok(handle));
         for wanted in KINDS {
             let expected = if wanted == kind {
-                Ok(*handle.as_bytes())
+                Ok(handle.as_bytes().to_vec())
             } else {
                 Err(HandleError::WrongKind { expected: wanted, found: kind })
             };
@@ -71,9 +83,9 @@ proptest! {
 
     #[test]
     fn every_flipped_bit_is_refused((kind, fields) in any_handle()) {
-        let good = *make(kind, &fields).as_bytes();
-        for bit in 0..HANDLE_SIZE * 8 {
-            let mut bytes = good;
+        let good = make(kind, &fields).as_bytes().to_vec();
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let expected = match bit / 8 {
                 0..4 => HandleError::NotAHandle,
@@ -91,10 +103,11 @@ proptest! {
     #[test]
     fn every_accepted_value_is_canonical(
         (kind, fields) in any_handle(),
-        changes in proptest::collection::vec((0..HANDLE_SIZE, any::<u8>()), 1..4),
+        changes in proptest::collection::vec((0..MEMORY_HANDLE_SIZE, any::<u8>()), 1..4),
     ) {
-        let mut bytes = *make(kind, &fields).as_bytes();
+        let mut bytes = make(kind, &fields).as_bytes().to_vec();
         for (at, value) in changes {
+            let at = at % bytes.len();
             bytes[at] = value;
         }
         retag(&mut bytes);
@@ -108,22 +121,92 @@ proptest! {
 #[test]
 fn every_other_size_is_refused() {
     for kind in KINDS {
-        let mut longer = sample(kind).as_bytes().to_vec();
-        longer.extend_from_slice(sample(kind).as_bytes());
-        for size in (0..=longer.len()).filter(|size| *size != HANDLE_SIZE) {
-            let expected = HandleError::WrongSize {
-                expected: HANDLE_SIZE,
-                found: size,
+        let good = sample(kind).as_bytes().to_vec();
+        let longer = [&good[..], &good[..], &good[..]].concat();
+        for size in (0..=longer.len()).filter(|size| *size != good.len()) {
+            let expected = match size {
+                0..4 => HandleError::NotAHandle,
+                // The size of another kind. The last bytes are not the tag then.
+                EVENT_HANDLE_SIZE | MEMORY_HANDLE_SIZE => HandleError::Corrupt,
+                _ => HandleError::WrongSize {
+                    expected: good.len(),
+                    found: size,
+                },
             };
             assert_eq!(parse(kind, &longer[..size]), Err(expected.clone()));
-            assert_eq!(AnyHandle::from_bytes(&longer[..size]), Err(expected));
+            let any = AnyHandle::from_bytes(&longer[..size]);
+            match size {
+                // The kind is not among these bytes.
+                4 | 5 => assert_eq!(
+                    any,
+                    Err(HandleError::WrongSize {
+                        expected: 104,
+                        found: size
+                    })
+                ),
+                _ => assert_eq!(any, Err(expected)),
+            }
         }
     }
 }
 
+/// A forger can give the bytes of one kind the number of another kind with another size.
+#[test]
+fn a_kind_of_another_size_is_refused() {
+    for (kind, claimed) in [
+        (HandleKind::Memory, HandleKind::Event),
+        (HandleKind::Event, HandleKind::Memory),
+        (HandleKind::Event, HandleKind::PhysicalMemory),
+        (HandleKind::Event, HandleKind::Channel),
+    ] {
+        let expected = HandleError::WrongSize {
+            expected: claimed.size(),
+            found: kind.size(),
+        };
+        let mut forged = sample(kind).as_bytes().to_vec();
+        forged[5] = claimed as u8;
+        retag(&mut forged);
+        assert_eq!(AnyHandle::from_bytes(&forged), Err(expected.clone()));
+        for wanted in KINDS {
+            assert_eq!(parse(wanted, &forged), Err(expected.clone()), "{wanted}");
+        }
+    }
+}
+
+/// Bytes and texts that a program with version 2 of the format made. Every kind had 104 bytes then.
+#[test]
+fn a_handle_of_version_2_is_named_as_such() {
+    let expected = HandleError::UnsupportedVersion {
+        found: 2,
+        supported: 3,
+    };
+    const TEXTS: [(HandleKind, &str); 3] = [
+        (HandleKind::Memory, OLD_MEMORY),
+        (HandleKind::PhysicalMemory, OLD_PHYSICAL_MEMORY),
+        (HandleKind::Event, OLD_EVENT),
+    ];
+    for (kind, text) in TEXTS {
+        let bytes = data_encoding::BASE64URL_NOPAD.decode(&text.as_bytes()[5..]);
+        let bytes = bytes.expect("it is base64");
+        assert_eq!((bytes.len(), bytes[4]), (104, 2));
+        assert_eq!(parse(kind, &bytes), Err(expected.clone()));
+        assert_eq!(read(kind, text), Err(expected.clone()));
+        assert_eq!(AnyHandle::from_bytes(&bytes), Err(expected.clone()));
+        assert_eq!(text.parse::<AnyHandle>(), Err(expected.clone()));
+    }
+    let text = expected.to_string();
+    for part in ["version 2", "version 3", "the same release on both sides"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+const OLD_MEMORY: &str = "xhm2.WEhETAIBAgEIBwYFBAMCARgXFhUUExIRJCMiITQzMjEwMTIzNDU2Nzg5YWJjZGVmQUJDREVGR0hJSktMTU5PUElHRkVEQ0JBVFNSUWRjYmF0c3JxAAAAAMRDw0LCQcFAAAAAAPiLNYc";
+const OLD_PHYSICAL_MEMORY: &str = "xhp2.WEhETAICAgEIBwYFBAMCARgXFhUUExIRJCMiITQzMjEwMTIzNDU2Nzg5YWJjZGVmQUJDREVGR0hJSktMTU5PUEpHRkVEQ0JBVFNSUWRjYmF0c3JxAAAAAMRDw0LCQcFAAAAAAAViVc8";
+const OLD_EVENT: &str = "xhe2.WEhETAIDAgAIBwYFBAMCARgXFhUUExIRJCMiITQzMjEwMTIzNDU2Nzg5YWJjZGVmQUJDREVGR0hJSktMTU5PUEtHRkVEQ0JBVFNSUQEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE5XqYw";
+
 /// Returns the error for a sample handle after `bytes` were written at `at` and the tag was fixed.
 fn error_after(kind: HandleKind, at: usize, bytes: &[u8]) -> HandleError {
-    let mut changed = *sample(kind).as_bytes();
+    let mut changed = sample(kind).as_bytes().to_vec();
     changed[at..at + bytes.len()].copy_from_slice(bytes);
     retag(&mut changed);
     let error = AnyHandle::from_bytes(&changed).unwrap_err();
@@ -142,20 +225,25 @@ fn malformed_field_after(kind: HandleKind, at: usize, bytes: &[u8]) -> &'static 
 fn each_rule_has_its_own_error() {
     for kind in KINDS {
         assert_eq!(error_after(kind, 0, b"XHDM"), HandleError::NotAHandle);
-        for found in [0, 1, 3] {
+        for found in [0, 1, 2, 4] {
             assert_eq!(
                 error_after(kind, 4, &[found]),
                 HandleError::UnsupportedVersion {
                     found,
-                    supported: 2
+                    supported: 3
                 }
             );
         }
         assert_eq!(malformed_field_after(kind, 5, &[0]), "kind");
-        assert_eq!(malformed_field_after(kind, 5, &[4]), "kind");
+        assert_eq!(malformed_field_after(kind, 5, &[5]), "kind");
         assert_eq!(malformed_field_after(kind, 6, &[0]), "backend");
         assert_eq!(malformed_field_after(kind, 6, &[4]), "backend");
-        for bit in 1..8 {
+        let flag = match kind {
+            HandleKind::Memory | HandleKind::PhysicalMemory => Some(0),
+            HandleKind::Event => Some(1),
+            HandleKind::Channel => None,
+        };
+        for bit in (0..8).filter(|bit| Some(*bit) != flag) {
             assert_eq!(malformed_field_after(kind, 7, &[1 << bit]), "flags");
         }
         assert_eq!(malformed_field_after(kind, 8, &[0; 8]), "host");
@@ -163,11 +251,13 @@ fn each_rule_has_its_own_error() {
         assert_eq!(malformed_field_after(kind, 28, &[0; 4]), "context");
         assert_eq!(malformed_field_after(kind, 32, &[0; 16]), "key");
         // The kind is in the lowest two bits, and the count above them is not zero.
-        for low in (0..4).filter(|low| *low != kind as u8) {
-            assert_eq!(malformed_field_after(kind, 64, &[low]), "generation");
+        for low in (0..4).filter(|low| *low != kind.of_record() as u8) {
+            assert_eq!(malformed_field_after(kind, 48, &[low]), "generation");
         }
-        let unused = (kind as u64).to_le_bytes();
-        assert_eq!(malformed_field_after(kind, 64, &unused), "generation");
+        let unused = (kind.of_record() as u64).to_le_bytes();
+        assert_eq!(malformed_field_after(kind, 48, &unused), "generation");
+    }
+    for kind in MEMORY_KINDS {
         for byte in 96..100 {
             assert_eq!(malformed_field_after(kind, byte, &[1]), "reserved");
         }
@@ -175,28 +265,23 @@ fn each_rule_has_its_own_error() {
 }
 
 #[test]
-fn an_event_has_an_arena_and_no_memory() {
-    let event = HandleKind::Event;
-    assert_eq!(malformed_field_after(event, 7, &[1]), "flags");
-    assert_eq!(malformed_field_after(event, 80, &[1]), "offset");
-    assert_eq!(malformed_field_after(event, 88, &[1]), "length");
-    for segment in [2_u32, 3, 1 << 8, 1 << 31, u32::MAX] {
-        let bytes = segment.to_le_bytes();
-        assert_eq!(malformed_field_after(event, 76, &bytes), "segment");
-    }
-    for segment in [0, 1] {
-        let fields = Fields {
-            segment,
-            ..sample_fields(event)
-        };
-        assert_eq!(make(event, &fields).fields().segment, segment);
-    }
+fn a_channel_is_writable_memory_of_another_kind() {
+    let writable = Fields {
+        read_only: false,
+        ..sample_fields(HandleKind::Memory)
+    };
+    let memory = MemoryHandle::new(&writable);
+    let channel = ChannelHandle::of_memory(&memory).expect("it is writable");
+    assert_eq!(AnyHandle::from(channel), sample(HandleKind::Channel));
+    assert_eq!(channel.memory(), memory);
+    let read_only = MemoryHandle::new(&sample_fields(HandleKind::Memory));
+    assert_eq!(ChannelHandle::of_memory(&read_only), None);
 }
 
 #[test]
 fn shared_bytes_end_somewhere() {
     const LARGEST: u64 = u64::MAX;
-    for kind in [HandleKind::Memory, HandleKind::PhysicalMemory] {
+    for kind in MEMORY_KINDS {
         assert_eq!(malformed_field_after(kind, 88, &[0; 8]), "length");
         let extent = |[offset, length]: [u64; 2]| [offset.to_le_bytes(), length.to_le_bytes()];
         for beyond in [[1, LARGEST], [LARGEST, 1], [LARGEST, LARGEST]] {
@@ -204,7 +289,7 @@ fn shared_bytes_end_somewhere() {
             assert_eq!(malformed_field_after(kind, 80, &bytes), "length");
         }
         for inside in [[0, LARGEST], [LARGEST - 1, 1]] {
-            let mut bytes = *sample(kind).as_bytes();
+            let mut bytes = sample(kind).as_bytes().to_vec();
             bytes[80..96].copy_from_slice(&extent(inside).concat());
             retag(&mut bytes);
             assert!(AnyHandle::from_bytes(&bytes).is_ok(), "{inside:?}");
@@ -214,7 +299,7 @@ fn shared_bytes_end_somewhere() {
 
 #[test]
 fn the_kind_is_judged_before_the_other_fields() {
-    let mut bytes = *sample(HandleKind::Event).as_bytes();
+    let mut bytes = sample(HandleKind::Event).as_bytes().to_vec();
     bytes[6] = 77;
     retag(&mut bytes);
     let expected = HandleError::WrongKind {
@@ -231,10 +316,13 @@ fn handles_are_plain_values() {
     is_shareable::<MemoryHandle>();
     is_shareable::<PhysicalMemoryHandle>();
     is_shareable::<EventHandle>();
+    is_shareable::<ChannelHandle>();
     is_shareable::<Fields>();
 
-    assert_eq!(size_of::<MemoryHandle>(), HANDLE_SIZE);
+    assert_eq!(size_of::<MemoryHandle>(), MEMORY_HANDLE_SIZE);
+    assert_eq!(size_of::<EventHandle>(), EVENT_HANDLE_SIZE);
     assert_eq!(align_of::<MemoryHandle>(), 1);
+    assert_eq!(align_of::<EventHandle>(), 1);
     let all: HashSet<AnyHandle> = KINDS.into_iter().chain(KINDS).map(sample).collect();
     assert_eq!(
         all.len(),

@@ -8,37 +8,41 @@ mod text;
 
 use proptest::prelude::*;
 
-use super::wire::{self, HANDLE_SIZE};
+use super::wire;
 use super::*;
 
-pub(super) const KINDS: [HandleKind; 3] = [
+pub(super) const KINDS: [HandleKind; 4] = [
     HandleKind::Memory,
     HandleKind::PhysicalMemory,
     HandleKind::Event,
+    HandleKind::Channel,
 ];
 
-pub(super) type Bytes = [u8; HANDLE_SIZE];
+/// The kinds whose handles have the layout of memory.
+pub(super) const MEMORY_KINDS: [HandleKind; 3] = [
+    HandleKind::Memory,
+    HandleKind::PhysicalMemory,
+    HandleKind::Channel,
+];
 
 /// Parses bytes as a handle of the kind, and returns the bytes of the handle.
-pub(super) fn parse(kind: HandleKind, bytes: &[u8]) -> Result<Bytes, HandleError> {
-    match kind {
-        HandleKind::Memory => MemoryHandle::from_bytes(bytes).map(|handle| *handle.as_bytes()),
-        HandleKind::PhysicalMemory => {
-            PhysicalMemoryHandle::from_bytes(bytes).map(|handle| *handle.as_bytes())
-        }
-        HandleKind::Event => EventHandle::from_bytes(bytes).map(|handle| *handle.as_bytes()),
-    }
+pub(super) fn parse(kind: HandleKind, bytes: &[u8]) -> Result<Vec<u8>, HandleError> {
+    Ok(match kind {
+        HandleKind::Memory => MemoryHandle::from_bytes(bytes)?.as_bytes().to_vec(),
+        HandleKind::PhysicalMemory => PhysicalMemoryHandle::from_bytes(bytes)?.as_bytes().to_vec(),
+        HandleKind::Event => EventHandle::from_bytes(bytes)?.as_bytes().to_vec(),
+        HandleKind::Channel => ChannelHandle::from_bytes(bytes)?.as_bytes().to_vec(),
+    })
 }
 
 /// Parses a text as a handle of the kind, and returns the bytes of the handle.
-pub(super) fn read(kind: HandleKind, text: &str) -> Result<Bytes, HandleError> {
-    match kind {
-        HandleKind::Memory => text.parse().map(|handle: MemoryHandle| *handle.as_bytes()),
-        HandleKind::PhysicalMemory => text
-            .parse()
-            .map(|handle: PhysicalMemoryHandle| *handle.as_bytes()),
-        HandleKind::Event => text.parse().map(|handle: EventHandle| *handle.as_bytes()),
-    }
+pub(super) fn read(kind: HandleKind, text: &str) -> Result<Vec<u8>, HandleError> {
+    Ok(match kind {
+        HandleKind::Memory => text.parse::<MemoryHandle>()?.as_bytes().to_vec(),
+        HandleKind::PhysicalMemory => text.parse::<PhysicalMemoryHandle>()?.as_bytes().to_vec(),
+        HandleKind::Event => text.parse::<EventHandle>()?.as_bytes().to_vec(),
+        HandleKind::Channel => text.parse::<ChannelHandle>()?.as_bytes().to_vec(),
+    })
 }
 
 pub(super) fn make(kind: HandleKind, fields: &Fields) -> AnyHandle {
@@ -46,13 +50,15 @@ pub(super) fn make(kind: HandleKind, fields: &Fields) -> AnyHandle {
         HandleKind::Memory => MemoryHandle::new(fields).into(),
         HandleKind::PhysicalMemory => PhysicalMemoryHandle::new(fields).into(),
         HandleKind::Event => EventHandle::new(fields).into(),
+        HandleKind::Channel => ChannelHandle::new(fields).into(),
     }
 }
 
 /// Fixes the tag after a change, so that only the change itself can be rejected.
-pub(super) fn retag(bytes: &mut Bytes) {
+pub(super) fn retag(bytes: &mut [u8]) {
     let tag = wire::tag_of(bytes);
-    bytes[HANDLE_SIZE - 4..].copy_from_slice(&tag.to_le_bytes());
+    let start = bytes.len() - 4;
+    bytes[start..].copy_from_slice(&tag.to_le_bytes());
 }
 
 /// Returns fields whose values all differ and are nonzero where the kind allows it.
@@ -61,19 +67,27 @@ pub(super) fn sample_fields(kind: HandleKind) -> Fields {
     let memory_only = |value| if is_event { 0 } else { value };
     Fields {
         backend: BackendKind::Cuda,
-        read_only: !is_event,
+        read_only: matches!(kind, HandleKind::Memory | HandleKind::PhysicalMemory),
+        isolated: is_event,
         host: 0x0102_0304_0506_0708,
         exporter: 0x1112_1314_1516_1718,
         pid: 0x2122_2324,
         context: 0x3132_3334,
         key: Key::from_bytes(*b"0123456789abcdef"),
-        device: DeviceUuid::from_bytes(*b"ABCDEFGHIJKLMNOP"),
-        generation: 0x4142_4344_4546_4748 | kind as u64,
+        device: device_of(kind, *b"ABCDEFGHIJKLMNOP"),
+        generation: 0x4142_4344_4546_4748 | kind.of_record() as u64,
         record: 0x5152_5354,
-        segment: if is_event { 1 } else { 0x6162_6364 },
+        segment: if is_event { 0 } else { 0x6162_6364 },
         offset: memory_only(0x7172_7374),
         length: memory_only(0x8182_8384_8586_8788 >> 1),
     }
+}
+
+fn device_of(kind: HandleKind, memory: [u8; 16]) -> DeviceUuid {
+    DeviceUuid::from_bytes(match kind {
+        HandleKind::Event => [0; 16],
+        _ => memory,
+    })
 }
 
 pub(super) fn sample(kind: HandleKind) -> AnyHandle {
@@ -84,7 +98,7 @@ prop_compose! {
     /// Generates valid contents of a handle of the kind, including extremes.
     pub(super) fn any_fields(kind: HandleKind)(
         backend in proptest::sample::select(BackendKind::ALL),
-        read_only: bool,
+        flag: bool,
         host in 1..=u64::MAX,
         exporter in 1..=u64::MAX,
         pid: u32,
@@ -114,16 +128,17 @@ prop_compose! {
         let memory_only = |value: u64| if is_event { 0 } else { value };
         Fields {
             backend,
-            read_only: read_only && !is_event,
+            read_only: flag && matches!(kind, HandleKind::Memory | HandleKind::PhysicalMemory),
+            isolated: flag && is_event,
             host,
             exporter,
             pid,
             context,
             key: Key::from_bytes(key),
-            device: DeviceUuid::from_bytes(device),
-            generation: uses << 2 | kind as u64,
+            device: device_of(kind, device),
+            generation: uses << 2 | kind.of_record() as u64,
             record,
-            segment: if is_event { segment % 2 } else { segment },
+            segment: if is_event { 0 } else { segment },
             offset: memory_only(start),
             length: memory_only(end - start),
         }

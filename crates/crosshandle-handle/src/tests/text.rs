@@ -1,5 +1,7 @@
 //! Tests of the text form.
 
+use std::cmp::Ordering;
+
 use super::*;
 
 fn text_of(kind: HandleKind) -> String {
@@ -19,13 +21,13 @@ proptest! {
     fn text_round_trips((kind, fields) in any_handle()) {
         let handle = make(kind, &fields);
         let text = handle.to_string();
-        prop_assert_eq!(text.len(), TEXT_LENGTH);
+        prop_assert_eq!(text.len(), kind.text_length());
         prop_assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)));
         prop_assert_eq!(text.parse(), Ok(handle));
         prop_assert_eq!(format!("\t {text}\r\n").parse(), Ok(handle));
         for wanted in KINDS {
             let expected = if wanted == kind {
-                Ok(*handle.as_bytes())
+                Ok(handle.as_bytes().to_vec())
             } else {
                 Err(HandleError::WrongKind { expected: wanted, found: kind })
             };
@@ -36,7 +38,7 @@ proptest! {
     #[test]
     fn any_string_is_refused_without_panic(text: String) {
         prop_assert!(text.parse::<AnyHandle>().is_err());
-        let prefixed = format!("xhm2.{text}");
+        let prefixed = format!("xhm3.{text}");
         prop_assert!(prefixed.parse::<AnyHandle>().is_err());
     }
 }
@@ -44,15 +46,14 @@ proptest! {
 /// Pins the text form with texts that were computed without this crate, so that stored texts stay
 /// valid.
 #[test]
-fn the_text_is_version_2() {
-    const SHARED: &str =
-        "IBwYFBAMCARgXFhUUExIRJCMiITQzMjEwMTIzNDU2Nzg5YWJjZGVmQUJDREVGR0hJSktMTU5PU";
-    const MEMORY: &str = "HRkVEQ0JBVFNSUWRjYmF0c3JxAAAAAMRDw0LCQcFAAAAAA";
-    const EVENT: &str = "HRkVEQ0JBVFNSUQEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-    let memory = format!("xhm2.WEhETAIBAgE{SHARED}El{MEMORY}PiLNYc");
-    let physical_memory = format!("xhp2.WEhETAICAgE{SHARED}Ep{MEMORY}AViVc8");
-    let event = format!("xhe2.WEhETAIDAgA{SHARED}Et{EVENT}E5XqYw");
-    for (kind, text) in KINDS.into_iter().zip([memory, physical_memory, event]) {
+fn the_texts_are_version_3() {
+    const TEXTS: [&str; 4] = [
+        "xhm3.WEhETAMBAgEIBwYFBAMCARgXFhUUExIRJCMiITQzMjEwMTIzNDU2Nzg5YWJjZGVmSUdGRURDQkFUU1JRZGNiYUFCQ0RFRkdISUpLTE1OT1B0c3JxAAAAAMRDw0LCQcFAAAAAAGYI_Dg",
+        "xhp3.WEhETAMCAgEIBwYFBAMCARgXFhUUExIRJCMiITQzMjEwMTIzNDU2Nzg5YWJjZGVmSkdGRURDQkFUU1JRZGNiYUFCQ0RFRkdISUpLTE1OT1B0c3JxAAAAAMRDw0LCQcFAAAAAAFBGls0",
+        "xhe3.WEhETAMDAgIIBwYFBAMCARgXFhUUExIRJCMiITQzMjEwMTIzNDU2Nzg5YWJjZGVmS0dGRURDQkFUU1JRf37I9Q",
+        "xhc3.WEhETAMEAgAIBwYFBAMCARgXFhUUExIRJCMiITQzMjEwMTIzNDU2Nzg5YWJjZGVmSUdGRURDQkFUU1JRZGNiYUFCQ0RFRkdISUpLTE1OT1B0c3JxAAAAAMRDw0LCQcFAAAAAAEO5tBY",
+    ];
+    for (kind, text) in KINDS.into_iter().zip(TEXTS) {
         assert_eq!(text_of(kind), text);
         assert_eq!(text.parse(), Ok(sample(kind)));
     }
@@ -111,7 +112,7 @@ fn truncated_and_extended_texts_say_where() {
         let good = text_of(kind);
         for length in 0..good.len() {
             let text = &good[..length];
-            if length < "xhm2.".len() {
+            if length < "xhm3.".len() {
                 assert_eq!(
                     read(kind, text),
                     Err(HandleError::NotAHandle),
@@ -121,15 +122,15 @@ fn truncated_and_extended_texts_say_where() {
                 assert_eq!(bad_at(kind, text), length + 1);
             }
         }
-        assert_eq!(bad_at(kind, &format!("{good}A")), TEXT_LENGTH + 1);
+        assert_eq!(bad_at(kind, &format!("{good}A")), kind.text_length() + 1);
         assert_eq!(
             bad_at(kind, &format!("{good}=")),
-            TEXT_LENGTH + 1,
+            kind.text_length() + 1,
             "padding"
         );
         assert_eq!(
             bad_at(kind, &format!("{good} {good}")),
-            TEXT_LENGTH + 1,
+            kind.text_length() + 1,
             "two words"
         );
     }
@@ -152,7 +153,7 @@ fn bad_characters_say_where() {
 }
 
 /// Rejects texts whose unused bits are not zero. 104 bytes leave two bits of the last character
-/// unused.
+/// unused, and 64 bytes leave four.
 #[test]
 fn a_handle_has_one_text_only() {
     const ALPHABET: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -166,7 +167,7 @@ fn a_handle_has_one_text_only() {
                     Ok(_) => true,
                     Err(HandleError::Corrupt) => false,
                     Err(HandleError::BadText { at, .. }) => {
-                        assert_eq!(at, TEXT_LENGTH);
+                        assert_eq!(at, kind.text_length());
                         false
                     }
                     Err(other) => panic!("{text}: {other}"),
@@ -177,7 +178,7 @@ fn a_handle_has_one_text_only() {
         let body = &good[5..];
         let letter = &good[2..3];
         for spelling in [
-            "xh{}02.", "xh{}+2.", "xh{}2 .", "xh{}.", "XH{}2.", "xh{}-2.", "xh{}256.",
+            "xh{}03.", "xh{}+3.", "xh{}3 .", "xh{}.", "XH{}3.", "xh{}-3.", "xh{}256.",
         ] {
             let text = format!("{}{body}", spelling.replace("{}", letter));
             assert_eq!(
@@ -192,7 +193,7 @@ fn a_handle_has_one_text_only() {
 #[test]
 fn unknown_prefixes_and_other_versions() {
     let body = &text_of(HandleKind::Memory)[5..];
-    for text in ["", " ", ".", "xhm2", "hello", "xhq2.", "xhm", "é.", "XHDL"] {
+    for text in ["", " ", ".", "xhm3", "hello", "xhq3.", "xhm", "é.", "XHDL"] {
         assert_eq!(
             text.parse::<AnyHandle>(),
             Err(HandleError::NotAHandle),
@@ -200,10 +201,10 @@ fn unknown_prefixes_and_other_versions() {
         );
     }
     assert_eq!(body.parse::<AnyHandle>(), Err(HandleError::NotAHandle));
-    for found in [0, 1, 255] {
+    for found in [0, 1, 2, 255] {
         let expected = Err(HandleError::UnsupportedVersion {
             found,
-            supported: 2,
+            supported: 3,
         });
         assert_eq!(format!("xhm{found}.{body}").parse::<AnyHandle>(), expected);
         assert_eq!(format!("xhm{found}.").parse::<AnyHandle>(), expected);
@@ -216,12 +217,19 @@ fn the_prefix_must_agree_with_the_bytes() {
         let good = text_of(kind);
         for claimed in KINDS.into_iter().filter(|claimed| *claimed != kind) {
             let text = format!("{}{}", &text_of(claimed)[..5], &good[5..]);
-            let expected = HandleError::WrongKind {
-                expected: claimed,
-                found: kind,
-            };
-            assert_eq!(read(claimed, &text), Err(expected.clone()));
-            assert_eq!(text.parse::<AnyHandle>(), Err(expected));
+            let error = read(claimed, &text).expect_err("of another kind");
+            match claimed.size().cmp(&kind.size()) {
+                Ordering::Equal => assert_eq!(
+                    error,
+                    HandleError::WrongKind {
+                        expected: claimed,
+                        found: kind
+                    }
+                ),
+                Ordering::Greater => assert_eq!(bad_at(claimed, &text), text.len() + 1),
+                Ordering::Less => assert_eq!(bad_at(claimed, &text), claimed.text_length() + 1),
+            }
+            assert_eq!(text.parse::<AnyHandle>(), Err(error));
         }
     }
 }

@@ -44,6 +44,7 @@ fn handle(exporter: u64, number: u32, key: u8, read_only: bool) -> MemoryHandle 
     MemoryHandle::new(&Fields {
         backend: BackendKind::Host,
         read_only,
+        isolated: false,
         exporter,
         pid: 1,
         context: 1,

@@ -111,6 +111,7 @@ impl Exporting {
         Fields {
             backend: BackendKind::Cuda,
             read_only: access == Access::ReadOnly,
+            isolated: false,
             host: 0,
             exporter: address::exporter_id().unwrap(),
             pid: 0,

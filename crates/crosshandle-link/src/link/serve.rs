@@ -85,7 +85,7 @@ impl Session {
                 self.serve_event(request.request, event)
             }
             _ => Err(Error::invalid(
-                "physical memory cannot be opened over a link: send a handle to memory",
+                "physical memory and channels cannot be opened over a link: send a handle to memory",
             )),
         }
     }

@@ -7,7 +7,7 @@ use crate::control::message::{Hello, MAX_DATA, Message, NamedPart, SessionId, wr
 use crate::tuning::{MAX_ASKED, MAX_LOOKED_AT, MAX_READING, MAX_TOLD};
 use crate::{Data, Error, Identity, LinkOptions, Token};
 use crosshandle::adapter_support::Deadline;
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use crosshandle::{Context, Device};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Owner {
 #[test]
 fn whoever_breaks_the_protocol_ends_the_link_alone() {
     let owner = Owner::new();
-    let handle = [0; HANDLE_SIZE];
+    let handle = [0; MEMORY_HANDLE_SIZE];
     let open = Message::Open {
         request: 1,
         read_only: false,
@@ -254,7 +254,7 @@ fn next_frame(channel: &mut Channel) -> Vec<u8> {
     }
 }
 
-fn open(handle: &[u8; HANDLE_SIZE]) -> Vec<u8> {
+fn open(handle: &[u8]) -> Vec<u8> {
     let (request, read_only) = (1, false);
     Message::Open {
         request,

@@ -1,6 +1,6 @@
 //! The client side of a shared link, in a process that uses another process's link.
 
-use super::message::{HandleBytes, Reply, Request};
+use super::message::{Reply, Request};
 use super::socket;
 use crate::error::{Error, Result};
 use crate::memory::MAX_LEN;
@@ -34,7 +34,7 @@ struct Shared {
     /// The connection to the sharing process. `None` if it can no longer be used.
     socket: Mutex<Option<OwnedFd>>,
     /// Shared memory through which this process's private bytes are copied, and its handle.
-    buffer: Mutex<Option<(Memory, HandleBytes)>>,
+    buffer: Mutex<Option<(Memory, MemoryHandle)>>,
 }
 
 impl NeighbourLink {
@@ -77,7 +77,7 @@ impl NeighbourLink {
     fn open(&self, handle: &MemoryHandle, read_only: bool) -> Result<NeighbourMemory> {
         let request = Request::Open {
             read_only,
-            handle: *handle.as_bytes(),
+            handle: handle.as_bytes(),
         };
         let Reply::Memory { id, len, is_staged } = self.shared.ask(&request)? else {
             return Err(Error::Protocol("its reply does not match the request"));
@@ -110,7 +110,7 @@ impl NeighbourLink {
     pub fn open_event(&self, handle: &EventHandle) -> Result<NeighbourEvent> {
         let request = Request::Open {
             read_only: false,
-            handle: *handle.as_bytes(),
+            handle: handle.as_bytes(),
         };
         let Reply::Event { id, mirror } = self.shared.ask(&request)? else {
             return Err(Error::Protocol("its reply does not match the request"));
@@ -143,7 +143,7 @@ impl Shared {
         }
     }
 
-    fn ask(&self, request: &Request) -> Result<Reply> {
+    fn ask(&self, request: &Request<'_>) -> Result<Reply> {
         let mut place = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(socket) = &*place else {
             return Err(self.ended("the process that shares it was late, or has ended"));
@@ -230,7 +230,7 @@ impl NeighbourMemory {
     pub fn copy_from(&self, offset: usize, source: &Memory, range: Range<usize>) -> Result<()> {
         self.check_writable()?;
         check(&range, source.len())?;
-        self.copy(true, offset, source.handle_read_only()?.as_bytes(), range)
+        self.copy(true, offset, &source.handle_read_only()?, range)
     }
 
     /// Copies bytes from the remote memory, starting at byte `offset`, into a range of
@@ -240,7 +240,7 @@ impl NeighbourMemory {
     /// Returns the same errors as [`copy_from`](Self::copy_from).
     pub fn copy_to(&self, offset: usize, destination: &Memory, range: Range<usize>) -> Result<()> {
         check(&range, destination.len())?;
-        self.copy(false, offset, destination.handle()?.as_bytes(), range)
+        self.copy(false, offset, &destination.handle()?, range)
     }
 
     /// Copies bytes from the remote memory, starting at byte `offset`, into `into`. The bytes pass
@@ -286,7 +286,7 @@ impl NeighbourMemory {
         })
     }
 
-    fn with_buffer(&self, work: impl FnOnce(&Memory, &HandleBytes) -> Result<()>) -> Result<()> {
+    fn with_buffer(&self, work: impl FnOnce(&Memory, &MemoryHandle) -> Result<()>) -> Result<()> {
         let shared = &self.opened.shared;
         let mut place = shared.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let (buffer, handle) = match &mut *place {
@@ -294,7 +294,7 @@ impl NeighbourMemory {
             empty => {
                 let options = AllocationOptions::new(NEIGHBOUR_BUFFER).kind(MemoryKind::Host);
                 let memory = shared.context.allocate_with(options)?;
-                let handle = *memory.handle()?.as_bytes();
+                let handle = memory.handle()?;
                 empty.insert((memory, handle))
             }
         };
@@ -306,7 +306,7 @@ impl NeighbourMemory {
         &self,
         there: bool,
         offset: usize,
-        handle: &HandleBytes,
+        handle: &MemoryHandle,
         range: Range<usize>,
     ) -> Result<()> {
         self.check(offset, range.len())?;
@@ -315,7 +315,7 @@ impl NeighbourMemory {
                 there,
                 id: self.opened.id,
                 offset: (offset + start - range.start) as u64,
-                handle: *handle,
+                handle: handle.as_bytes(),
                 local_offset: start as u64,
                 len: NEIGHBOUR_PART.min(range.end - start) as u64,
             })?;

@@ -2,11 +2,8 @@
 //! that use the link. Each request and each reply is one datagram. Replies are sent in the order of
 //! the requests.
 
-use crate::wire::{Rest, messages};
-use crosshandle::handle::HANDLE_SIZE;
-
-/// The encoded form of a handle.
-pub type HandleBytes = [u8; HANDLE_SIZE];
+use crate::wire::{Rest, RestIsHandle, messages};
+use crosshandle::handle::{EVENT_HANDLE_SIZE, MEMORY_HANDLE_SIZE};
 
 /// Maximum size in bytes of a request or a reply.
 pub const MAX_LEN: usize = 2048;
@@ -16,12 +13,13 @@ const MAX_TEXT: usize = MAX_LEN - 2;
 messages! {
     /// A request from a neighbour.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub enum Request {
+    pub enum Request<'a> {
         /// Opens an object on the remote host.
         Open = 1 {
             /// Whether memory is opened read-only.
             read_only: bool,
-            handle: HandleBytes,
+            /// The handle, of memory or of an event.
+            handle: &'a [u8] as RestIsHandle,
         },
         /// Copies between remote memory and local memory.
         Copy = 2 {
@@ -32,7 +30,7 @@ messages! {
             /// Offset of the first byte in the remote memory.
             offset: u64,
             /// Handle to the local memory.
-            handle: HandleBytes,
+            handle: &'a [u8; MEMORY_HANDLE_SIZE],
             /// Offset of the first byte in the local memory.
             local_offset: u64,
             len: u64,
@@ -59,7 +57,7 @@ messages! {
         Event = 2 {
             id: u32,
             /// The handle of the event's mirror.
-            mirror: HandleBytes,
+            mirror: [u8; EVENT_HANDLE_SIZE],
         },
         Done = 3 {
             /// The number of the signal, or 0 if the request was not a signal.
@@ -72,7 +70,7 @@ messages! {
     }
 }
 
-impl Request {
+impl<'a> Request<'a> {
     /// Encodes the request.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -84,7 +82,7 @@ impl Request {
     ///
     /// # Errors
     /// Returns the reason why the bytes are invalid.
-    pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, &'static str> {
         Self::read(bytes)
     }
 }
@@ -111,9 +109,23 @@ mod tests {
     use super::*;
     use data_encoding::HEXLOWER;
 
-    fn requests() -> Vec<Request> {
-        let handle = std::array::from_fn(|place| place as u8);
+    const HANDLE: [u8; MEMORY_HANDLE_SIZE] = {
+        let mut bytes = [0; MEMORY_HANDLE_SIZE];
+        let mut place = 0;
+        while place < bytes.len() {
+            bytes[place] = place as u8;
+            place += 1;
+        }
+        bytes
+    };
+
+    fn requests() -> Vec<Request<'static>> {
+        let handle = &HANDLE;
         vec![
+            Request::Open {
+                read_only: false,
+                handle: &handle[..EVENT_HANDLE_SIZE],
+            },
             Request::Open {
                 read_only: true,
                 handle,

@@ -1,6 +1,6 @@
 //! The server side of a shared link, in the process that shares it.
 
-use super::message::{HandleBytes, Reply, Request};
+use super::message::{Reply, Request};
 use super::socket::{self, Named};
 use crate::error::{Error, Result};
 use crate::event::RemoteEvent;
@@ -194,7 +194,7 @@ struct Neighbour<'a> {
     next: u32,
     /// The neighbour's own memory that is open, most recently used first, and whether this process
     /// can write to it.
-    locals: VecDeque<(HandleBytes, bool, Memory)>,
+    locals: VecDeque<(MemoryHandle, bool, Memory)>,
 }
 
 impl<'a> Neighbour<'a> {
@@ -233,7 +233,7 @@ impl<'a> Neighbour<'a> {
 
     fn reply(&mut self, request: &Request) -> Result<Reply> {
         match *request {
-            Request::Open { read_only, handle } => self.open(read_only, &handle),
+            Request::Open { read_only, handle } => self.open(read_only, handle),
             Request::Copy {
                 there,
                 id,
@@ -254,7 +254,7 @@ impl<'a> Neighbour<'a> {
                 }
                 let remote = remote.range(span(offset, len)?)?;
                 let local = self
-                    .local(&handle, !there)?
+                    .local(handle, !there)?
                     .range(span(local_offset, len)?)?;
                 self.queue.submit(match there {
                     true => remote.copy_from(local)?,
@@ -276,38 +276,39 @@ impl<'a> Neighbour<'a> {
         }
     }
 
-    fn open(&mut self, read_only: bool, handle: &HandleBytes) -> Result<Reply> {
+    fn open(&mut self, read_only: bool, handle: &[u8]) -> Result<Reply> {
         if self.objects.len() >= MAX_NEIGHBOUR_OBJECTS {
             return Err(Error::invalid(format!(
                 "{MAX_NEIGHBOUR_OBJECTS} objects are open: close some"
             )));
         }
         let id = self.next;
-        let (object, reply) =
-            match AnyHandle::from_bytes(handle).map_err(crosshandle::Error::from)? {
-                AnyHandle::Memory(handle) => {
-                    let memory = match read_only {
-                        true => self.link.open_memory_read_only(&handle)?,
-                        false => self.link.open_memory(&handle)?,
-                    };
-                    let reply = Reply::Memory {
-                        id,
-                        len: memory.len() as u64,
-                        is_staged: memory.is_staged(),
-                    };
-                    (Object::Memory(memory), reply)
-                }
-                AnyHandle::Event(handle) => {
-                    let event = self.link.open_event(&handle)?;
-                    let mirror = *event.mirror().handle()?.as_bytes();
-                    (Object::Event(event), Reply::Event { id, mirror })
-                }
-                _ => {
-                    return Err(Error::invalid(
-                        "physical memory cannot be opened over a link: send a handle to memory",
-                    ));
-                }
-            };
+        let (object, reply) = match AnyHandle::from_bytes(handle)
+            .map_err(crosshandle::Error::from)?
+        {
+            AnyHandle::Memory(handle) => {
+                let memory = match read_only {
+                    true => self.link.open_memory_read_only(&handle)?,
+                    false => self.link.open_memory(&handle)?,
+                };
+                let reply = Reply::Memory {
+                    id,
+                    len: memory.len() as u64,
+                    is_staged: memory.is_staged(),
+                };
+                (Object::Memory(memory), reply)
+            }
+            AnyHandle::Event(handle) => {
+                let event = self.link.open_event(&handle)?;
+                let mirror = *event.mirror().handle()?.as_bytes();
+                (Object::Event(event), Reply::Event { id, mirror })
+            }
+            _ => {
+                return Err(Error::invalid(
+                    "physical memory and channels cannot be opened over a link: send a handle to memory",
+                ));
+            }
+        };
         self.objects.insert(id, object);
         self.next = id
             .checked_add(1)
@@ -317,8 +318,9 @@ impl<'a> Neighbour<'a> {
 
     /// Returns the neighbour's own memory, and opens it through its handle unless it is already
     /// open.
-    fn local(&mut self, handle: &HandleBytes, is_written: bool) -> Result<&Memory> {
-        let is_it = |kept: &(HandleBytes, bool, Memory)| kept.0 == *handle && kept.1 == is_written;
+    fn local(&mut self, handle: &[u8], is_written: bool) -> Result<&Memory> {
+        let own = MemoryHandle::from_bytes(handle).map_err(crosshandle::Error::from)?;
+        let is_it = |kept: &(MemoryHandle, bool, Memory)| kept.0 == own && kept.1 == is_written;
         let kept = match self.locals.iter().position(is_it) {
             Some(place) => self.locals.remove(place),
             None => None,
@@ -326,12 +328,11 @@ impl<'a> Neighbour<'a> {
         let kept = match kept {
             Some(kept) => kept,
             None => {
-                let own = MemoryHandle::from_bytes(handle).map_err(crosshandle::Error::from)?;
                 let memory = match is_written {
                     true => self.context.open_memory(&own)?,
                     false => self.context.open_memory_read_only(&own)?,
                 };
-                (*handle, is_written, memory)
+                (own, is_written, memory)
             }
         };
         self.locals.push_front(kept);

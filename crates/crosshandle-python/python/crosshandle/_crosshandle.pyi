@@ -348,9 +348,6 @@ class EventHandle:
     def backend(self) -> str:
         """The backend of the object's device: `host`, `cuda` or `level_zero`."""
     @property
-    def device_uuid(self) -> str:
-        """The UUID of the device, as in `Device.uuid`."""
-    @property
     def exporter_pid(self) -> int:
         """The process id of the exporter, in the exporter's own PID namespace. Use the id only in
         messages."""

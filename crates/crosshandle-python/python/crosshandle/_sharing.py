@@ -354,8 +354,10 @@ def open(
             raise
     if context is None:
         handle = _rust.parse_handle(data)
-        is_event = isinstance(handle, EventHandle)
-        context = default_context() if is_event else _context_of(handle.backend, handle.device_uuid)
+        if isinstance(handle, EventHandle):
+            context = default_context()
+        else:
+            context = _context_of(handle.backend, handle.device_uuid)
         return context.open(handle, writable=writable, timeout=timeout)
     return context.open(data, writable=writable, timeout=timeout)
 

@@ -178,7 +178,7 @@ fn key<const LABELS: usize>(
 
 fn index_of(kind: HandleKind) -> usize {
     match kind {
-        HandleKind::Memory => 0,
+        HandleKind::Memory | HandleKind::Channel => 0,
         HandleKind::PhysicalMemory => 1,
         HandleKind::Event => 2,
     }

@@ -31,7 +31,8 @@ const TARGET: &str = "crosshandle";
 /// Returns the name of a kind in fields and labels.
 fn kind_name(kind: HandleKind) -> &'static str {
     match kind {
-        HandleKind::Memory => "memory",
+        // A channel is opened as the memory that contains it.
+        HandleKind::Memory | HandleKind::Channel => "memory",
         HandleKind::PhysicalMemory => "physical_memory",
         HandleKind::Event => "event",
     }

@@ -1,6 +1,7 @@
 //! The C boundary of every function: converts arguments from C and errors to text, and stops
 //! panics.
 
+use crosshandle::handle::HandleKind;
 use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::{CStr, CString, c_char};
@@ -87,7 +88,7 @@ pub(crate) fn time(seconds: f64) -> Outcome<Duration> {
 
 /// The caller's buffer for a handle's text.
 #[repr(transparent)]
-pub(crate) struct Text([u8; crosshandle::handle::TEXT_LENGTH + 1]);
+pub(crate) struct Text([u8; HandleKind::Memory.text_length() + 1]);
 
 impl Text {
     /// Writes a handle and a zero to the buffer.

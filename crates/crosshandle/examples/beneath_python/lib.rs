@@ -16,7 +16,7 @@
 //!   [`crosshandle_error`](boundary::crosshandle_error) then returns the reason.
 //! - Any thread may use any object, and several threads may use one at the same time. Only `_free`
 //!   must be the last call.
-//! - A handle is text of 144 characters and a terminating zero ([`boundary::Text`]).
+//! - A handle is text of at most 144 characters and a terminating zero ([`boundary::Text`]).
 //! - Objects of the driver (streams, events) are passed as numbers, as in the driver's own
 //!   interface.
 //!

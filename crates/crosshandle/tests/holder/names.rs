@@ -168,7 +168,7 @@ fn only_whole_memory_of_its_own_is_handed_over() {
         .expect_err("not its own")
         .to_string();
     assert!(opened.contains("opened from a handle"), "{opened}");
-    for bad in ["xhm2.abc", "", "a b", "-x"] {
+    for bad in ["xhm3.abc", "", "a b", "-x"] {
         let refused = memory.hand_over(&pair.holder, bad).expect_err("no name");
         assert!(refused.to_string().contains("no name"), "{refused}");
     }

@@ -229,7 +229,7 @@ fn only_what_was_held_comes_back() {
         (4, &own, theirs, "is not what was held last"),
         (3, theirs, theirs, "its handle is not"),
         (3, &own, &own, ""),
-        (3, &own, "xhm2.", ""),
+        (3, &own, "xhm3.", ""),
     ] {
         let refused = offer("one", version, handle, from);
         assert!(

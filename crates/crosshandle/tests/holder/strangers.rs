@@ -79,7 +79,7 @@ fn a_holder_withstands_senseless_programs() {
         hold(&part(&event, &event, LEN)),
         hold(&part(&dead.0.to_string(), &dead.1.to_string(), LEN)),
         hold(&part(&own, &dead.1.to_string(), LEN)),
-        hold(&part("xhm2.", "xhm2.", LEN)),
+        hold(&part("xhm3.", "xhm3.", LEN)),
     ];
     let mut kept = Vec::new();
     for text in &texts {

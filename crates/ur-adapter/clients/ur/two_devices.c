@@ -175,12 +175,16 @@ static void use_host_memory(struct pair *pair) {
     bool is_used = flag == 1;
     ur_mem_handle_t buffer = create_buffer(
         pair, is_used ? UR_MEM_FLAG_USE_HOST_POINTER : UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, words);
+    /* A buffer that uses the memory sees what the host writes before the first command. */
+    for (uint32_t i = 0; is_used && i < COUNT; i++)
+      words[i] = 8;
+    uint32_t first = is_used ? 8 : 7;
     UR(compute(&pair->of[1], pair->scale, buffer, 1, COUNT, 0, NULL, NULL));
     UR(urQueueFinish(pair->of[1].queue));
     UR(compute(&pair->of[0], pair->scale, buffer, 2, COUNT, 0, NULL, NULL));
-    expect_words(&pair->of[0], buffer, 0, SIZE, 3 * (3 * 7 + 1) + 2);
+    expect_words(&pair->of[0], buffer, 0, SIZE, 3 * (3 * first + 1) + 2);
     UR(urMemRelease(buffer));
-    EXPECT(words[COUNT - 1] == (is_used ? 3 * (3 * 7 + 1) + 2 : 7));
+    EXPECT(words[COUNT - 1] == (is_used ? 3 * (3 * 8 + 1) + 2 : 7));
   }
   ur_mem_handle_t buffer = create_buffer(pair, UR_MEM_FLAG_ALLOC_HOST_POINTER, NULL);
   UR(compute(&pair->of[1], pair->fill, buffer, 9, COUNT, 0, NULL, NULL));
@@ -234,6 +238,23 @@ static void copy_between(struct pair *pair) {
   }
   for (int i = 0; i < 2; i++)
     UR(urMemRelease(of[i]));
+}
+
+/* One device only reads, and the other one then writes. The reader sees the contents before. */
+static void read_before_write(struct pair *pair) {
+  ur_mem_handle_t buffer = create_buffer(pair, UR_MEM_FLAG_READ_WRITE, NULL);
+  static uint32_t found[ROUNDS][COUNT];
+  for (uint32_t round = 0; round < ROUNDS; round++) {
+    UR(compute(&pair->of[0], pair->fill, buffer, round, COUNT, 0, NULL, NULL));
+    UR(urEnqueueMemBufferRead(pair->of[1].queue, buffer, false, 0, SIZE, found[round], 0, NULL,
+                              NULL));
+  }
+  finish(pair);
+  for (uint32_t round = 0; round < ROUNDS; round++)
+    for (int i = 0; i < COUNT; i++)
+      if (found[round][i] != round)
+        fail("round %u: word %d is %u", round, i, found[round][i]);
+  UR(urMemRelease(buffer));
 }
 
 static void wait_for_gate(void *gate) { sem_wait(gate); }
@@ -352,6 +373,14 @@ static void record(struct pair *pair) {
     wanted = 3 * (3 * (3 * wanted + 1) + round) + 2;
     expect_words(round % 2 ? near : far, buffer, 0, SIZE, wanted);
   }
+  /* The recorded commands cannot follow a buffer that is pinned to the other device. */
+  ur_native_handle_t native = 0;
+  UR(urMemGetNativeHandle(buffer, near->device, &native));
+  ANSWERS(UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+          urEnqueueCommandBufferExp(far->queue, commands, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+          urEnqueueGraphExp(far->queue, executable, 0, NULL, NULL));
+  expect_words(near, buffer, 0, SIZE, wanted);
   UR(urMemRelease(buffer));
   UR(urGraphExecutableGraphDestroyExp(executable));
   UR(urGraphDestroyExp(graph));
@@ -379,6 +408,50 @@ static void pin(struct pair *pair) {
   expect_words(&pair->of[1], buffer, 0, SIZE, reaches ? 39 : 13);
   UR(urMemRelease(same));
   UR(urMemRelease(buffer));
+}
+
+/* A program that is built for one device after the other, and its binaries. */
+static void use_binaries(struct pair *pair) {
+  struct runtime *of = pair->of;
+  ur_device_handle_t devices[] = {of[0].device, of[1].device};
+  size_t size = 0, sizes[2];
+  const unsigned char *bytes = image(&size);
+  ur_program_handle_t program = NULL, native = NULL, refused = NULL;
+  UR(urProgramCreateWithIL(pair->context, bytes, size, NULL, &program));
+  UR(urProgramGetInfo(program, UR_PROGRAM_INFO_BINARY_SIZES, sizeof sizes, sizes, NULL));
+  EXPECT(sizes[0] == 0 && sizes[1] == 0);
+  UR(urProgramBuildExp(program, 1, &devices[1], 0, NULL));
+  UR(urProgramGetInfo(program, UR_PROGRAM_INFO_BINARY_SIZES, sizeof sizes, sizes, NULL));
+  EXPECT(sizes[0] == 0 && sizes[1] != 0);
+  UR(urProgramBuild(pair->context, program, NULL));
+  UR(urProgramGetInfo(program, UR_PROGRAM_INFO_BINARY_SIZES, sizeof sizes, sizes, NULL));
+  EXPECT(sizes[0] != 0 && sizes[1] != 0);
+  unsigned char *binaries[] = {malloc(sizes[0]), malloc(sizes[1])};
+  UR(urProgramGetInfo(program, UR_PROGRAM_INFO_BINARIES, sizeof binaries, binaries, NULL));
+  const unsigned char *given[] = {binaries[0], binaries[1]}, *incomplete[] = {binaries[0], NULL};
+  ANSWERS(UR_RESULT_ERROR_INVALID_VALUE,
+          urProgramCreateWithBinary(pair->context, 2, devices, sizes, incomplete, NULL, &refused));
+  UR(urProgramCreateWithBinary(pair->context, 2, devices, sizes, given, NULL, &native));
+  ur_backend_t backend;
+  UR(urPlatformGetInfo(of[0].platform, UR_PLATFORM_INFO_BACKEND, sizeof backend, &backend, NULL));
+  if (backend == UR_BACKEND_LEVEL_ZERO) {
+    ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION, urProgramCompile(pair->context, native, NULL));
+    ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
+            urProgramLink(pair->context, 1, &native, NULL, &refused));
+  }
+  UR(urProgramBuild(pair->context, native, NULL));
+  ur_kernel_handle_t fill = create_kernel(native, "fill");
+  ur_mem_handle_t buffer = create_buffer(pair, UR_MEM_FLAG_READ_WRITE, NULL);
+  for (uint32_t i = 0; i < 2; i++) {
+    UR(compute(&of[i], fill, buffer, i + 1, COUNT, 0, NULL, NULL));
+    expect_words(&of[1 - i], buffer, 0, SIZE, i + 1);
+  }
+  UR(urMemRelease(buffer));
+  UR(urKernelRelease(fill));
+  UR(urProgramRelease(native));
+  UR(urProgramRelease(program));
+  for (int i = 0; i < 2; i++)
+    free(binaries[i]);
 }
 
 /* Runs in the second process, which is killed before it signals its event. */
@@ -498,12 +571,14 @@ int main(int argc, char **argv) {
   use_host_memory(&pair);
   map(&pair);
   copy_between(&pair);
+  read_before_write(&pair);
   wait_for_no_more(&pair);
   release_early(&pair);
   use_from_threads(&pair);
   record(&pair);
   pin(&pair);
   use_images(&pair);
+  use_binaries(&pair);
   survive(&pair);
   stop_pair(&pair);
   puts("two devices computed on the same memory objects");

@@ -6,7 +6,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::ShortLock;
 use crate::abi::object::{Ref, Shared};
 use crate::discovery::Device;
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use crosshandle::{Access, Memory, MemoryRange};
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -204,7 +204,7 @@ impl Allocations {
     pub(crate) fn with_handle<R>(
         &self,
         pointer: *const c_void,
-        give: impl FnOnce(&[u8; HANDLE_SIZE]) -> R,
+        give: impl FnOnce(&[u8; MEMORY_HANDLE_SIZE]) -> R,
     ) -> Result<R> {
         let given = self.with(pointer, |offset, found| {
             let Allocation { memory, kind, .. } = &found.thing;

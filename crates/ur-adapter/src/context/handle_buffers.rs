@@ -3,7 +3,7 @@
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::ShortLock;
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use crosshandle::virtual_memory::PhysicalMemoryExport;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -30,16 +30,16 @@ struct Buffers {
     free: Vec<Buffer>,
 }
 
-/// A buffer for the bytes of a handle. Users have pointers to the bytes, so the adapter never
-/// creates a Rust reference to them.
-struct Buffer(NonNull<[u8; HANDLE_SIZE]>);
+/// A buffer for the bytes of a handle of any kind. Users have pointers to the bytes, so the adapter
+/// never creates a Rust reference to them.
+struct Buffer(NonNull<[u8; MEMORY_HANDLE_SIZE]>);
 
 // SAFETY: a buffer exclusively owns its memory.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
     fn new() -> Self {
-        Self(NonNull::from(Box::leak(Box::new([0; HANDLE_SIZE]))))
+        Self(NonNull::from(Box::leak(Box::new([0; MEMORY_HANDLE_SIZE]))))
     }
 }
 
@@ -54,7 +54,7 @@ impl Drop for Buffer {
 impl HandleBuffers {
     /// Copies a handle into a buffer, and returns the buffer's address for the user.
     #[inline]
-    pub(crate) fn hand_out(&self, bytes: &[u8; HANDLE_SIZE]) -> *mut c_void {
+    pub(crate) fn hand_out<const SIZE: usize>(&self, bytes: &[u8; SIZE]) -> *mut c_void {
         self.take(bytes, None)
     }
 
@@ -66,16 +66,18 @@ impl HandleBuffers {
     }
 
     #[inline]
-    fn take(
+    fn take<const SIZE: usize>(
         &self,
-        bytes: &[u8; HANDLE_SIZE],
+        bytes: &[u8; SIZE],
         export: Option<Box<PhysicalMemoryExport>>,
     ) -> *mut c_void {
+        const { assert!(SIZE <= MEMORY_HANDLE_SIZE) };
         let mut buffers = self.buffers.lock();
         let buffer = buffers.free.pop().unwrap_or_else(Buffer::new);
         let start = buffer.0;
-        // SAFETY: the buffer is alive, and no user holds it, so no other thread accesses it.
-        unsafe { start.write(*bytes) };
+        // SAFETY: the buffer is alive and has room for `SIZE` bytes, which the assertion shows. No
+        // user holds it, so no other thread accesses it.
+        unsafe { start.cast::<[u8; SIZE]>().write(*bytes) };
         buffers.taken.insert(start.addr().get(), (buffer, export));
         start.as_ptr().cast()
     }
@@ -113,11 +115,14 @@ mod tests {
         for _ in 0..3 {
             let mut taken = HashSet::new();
             for number in 0..1000_u32 {
-                let mut bytes = [0; HANDLE_SIZE];
+                let mut bytes = [0; MEMORY_HANDLE_SIZE];
                 bytes[..4].copy_from_slice(&number.to_le_bytes());
                 let data = buffers.hand_out(&bytes);
                 // SAFETY: the pointer was just handed out.
-                assert_eq!(unsafe { data.cast::<[u8; HANDLE_SIZE]>().read() }, bytes);
+                assert_eq!(
+                    unsafe { data.cast::<[u8; MEMORY_HANDLE_SIZE]>().read() },
+                    bytes
+                );
                 assert!(taken.insert(data.addr()));
             }
             assert!(
@@ -135,10 +140,10 @@ mod tests {
     #[test]
     fn what_is_no_buffer_is_refused() {
         let buffers = HandleBuffers::default();
-        let other = [0_u8; HANDLE_SIZE];
+        let other = [0_u8; MEMORY_HANDLE_SIZE];
         assert!(buffers.take_back(other.as_ptr().cast()).is_err());
         let data = buffers.hand_out(&other);
-        for offset in [1, HANDLE_SIZE, usize::MAX] {
+        for offset in [1, MEMORY_HANDLE_SIZE, usize::MAX] {
             assert!(buffers.take_back(data.wrapping_byte_add(offset)).is_err());
         }
         buffers.take_back(data).expect("it was handed out");

@@ -11,7 +11,7 @@ use super::memory::open_on;
 use crate::abi::boundary::{self, Call, Out, entry_points};
 use crate::abi::failure::{self, Failure, Result};
 use crate::context::ContextState;
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use crosshandle::{Error, MemoryHandle};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct UsmFunctions {
     handle: unsafe extern "C" fn(
         pointer: *const c_void,
         size: usize,
-        handle: *mut [u8; HANDLE_SIZE],
+        handle: *mut [u8; MEMORY_HANDLE_SIZE],
         offset: *mut usize,
     ) -> ur_result_t,
     /// Opens memory by its handle. The memory is opened in the context, and on the device, of the
@@ -77,13 +77,13 @@ entry_points! {
     fn handle(
         pointer: *const c_void,
         size: usize,
-        written: Out<[u8; HANDLE_SIZE]>,
+        written: Out<[u8; MEMORY_HANDLE_SIZE]>,
         offset: Out<usize>,
     ) {
-        if size != HANDLE_SIZE {
+        if size != MEMORY_HANDLE_SIZE {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
-                format!("a handle takes {HANDLE_SIZE} bytes, not {size}"),
+                format!("a handle takes {MEMORY_HANDLE_SIZE} bytes, not {size}"),
             ));
         }
         let (state, inside) = state_of(pointer)?;
@@ -186,10 +186,10 @@ mod tests {
         text.to_str().expect("a text").to_owned()
     }
 
-    fn handle_of(pointer: *const c_void) -> ([u8; HANDLE_SIZE], usize) {
-        let (mut bytes, mut offset) = ([0; HANDLE_SIZE], 0);
+    fn handle_of(pointer: *const c_void) -> ([u8; MEMORY_HANDLE_SIZE], usize) {
+        let (mut bytes, mut offset) = ([0; MEMORY_HANDLE_SIZE], 0);
         // SAFETY: the pointers are valid.
-        check(unsafe { handle(pointer, HANDLE_SIZE, &mut bytes, &mut offset) });
+        check(unsafe { handle(pointer, MEMORY_HANDLE_SIZE, &mut bytes, &mut offset) });
         (bytes, offset)
     }
 
@@ -208,7 +208,7 @@ mod tests {
             open(
                 beside.wrapping_byte_add(9),
                 bytes,
-                HANDLE_SIZE,
+                MEMORY_HANDLE_SIZE,
                 &mut memory,
                 &mut number,
             )
@@ -219,9 +219,9 @@ mod tests {
         assert_eq!(unsafe { memory.cast::<u8>().add(BYTES - 1).read() }, 7);
         // A process that shares opened memory again must pass on the handle with which it opened
         // the memory.
-        let mut refused = [0; HANDLE_SIZE];
+        let mut refused = [0; MEMORY_HANDLE_SIZE];
         // SAFETY: the pointers are valid.
-        let result = unsafe { handle(memory, HANDLE_SIZE, &mut refused, &mut 0) };
+        let result = unsafe { handle(memory, MEMORY_HANDLE_SIZE, &mut refused, &mut 0) };
         assert_eq!(result, ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT);
         assert!(text().contains("pass that handle on"), "{}", text());
         // SAFETY: no thread or command uses the memory any more.
@@ -249,20 +249,20 @@ mod tests {
         // dereferenced.
         unsafe {
             for pointer in [null(), elsewhere, made.wrapping_byte_add(BYTES)] {
-                let result = handle(pointer, HANDLE_SIZE, &mut damaged.clone(), &mut 0);
+                let result = handle(pointer, MEMORY_HANDLE_SIZE, &mut damaged.clone(), &mut 0);
                 assert_eq!(result, unknown);
                 let start = bytes.as_ptr().cast();
-                let result = open(pointer, start, HANDLE_SIZE, &mut memory, &mut number);
+                let result = open(pointer, start, MEMORY_HANDLE_SIZE, &mut memory, &mut number);
                 assert_eq!(result, unknown);
             }
-            let result = handle(made, HANDLE_SIZE - 1, &mut damaged.clone(), &mut 0);
+            let result = handle(made, MEMORY_HANDLE_SIZE - 1, &mut damaged.clone(), &mut 0);
             assert_eq!(result, ur_result_t::UR_RESULT_ERROR_INVALID_SIZE);
-            for (start, size) in [(bytes.as_ptr(), 7), (damaged.as_ptr(), HANDLE_SIZE)] {
+            for (start, size) in [(bytes.as_ptr(), 7), (damaged.as_ptr(), MEMORY_HANDLE_SIZE)] {
                 let result = open(made, start.cast(), size, &mut memory, &mut number);
                 assert_eq!(result, ur_result_t::UR_RESULT_ERROR_INVALID_VALUE);
                 assert!(!text().is_empty());
             }
-            let result = handle(made, HANDLE_SIZE, null_mut(), &mut 0);
+            let result = handle(made, MEMORY_HANDLE_SIZE, null_mut(), &mut 0);
             assert_eq!(result, ur_result_t::UR_RESULT_ERROR_INVALID_NULL_POINTER);
             assert!(text().contains("is null"), "{}", text());
         }

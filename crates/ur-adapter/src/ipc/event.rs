@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::discovery::Device;
 use crate::event::{Event, Kind, Origin};
 use crosshandle::EventHandle;
+use crosshandle::handle::EVENT_HANDLE_SIZE;
 use std::ffi::c_void;
 use unified_runtime_sys::{ur_event_handle_t, ur_result_t};
 
@@ -16,7 +17,7 @@ entry_points! {
         check_shareable(event)?;
         let handle = event.inner()?.handle()?;
         let bytes = event.context().state().handles.hand_out(handle.as_bytes());
-        put_bytes(bytes, &data, &size)
+        put_bytes(bytes, EVENT_HANDLE_SIZE, &data, &size)
     }
 
     pub(super) fn open(
@@ -29,7 +30,9 @@ entry_points! {
             return Err(Failure::unsupported("a device of this context cannot share events"));
         }
         let handle = EventHandle::from_bytes(bytes).map_err(crosshandle::Error::from)?;
-        let inner = open_in(context, &handle)?;
+        // The state of an event is host memory, so the context's first device opens every event.
+        let (_, first) = context.first();
+        let inner = first.open_event(&handle)?;
         opened.put(Event::hand_out(context.to_ref(), inner, Origin::Opened))
     }
 }
@@ -57,18 +60,4 @@ fn check_shareable(event: &Event) -> Result<()> {
             _ => "only events created with UR_EXP_EVENT_FLAG_IPC_EXP can be shared",
         },
     ))
-}
-
-/// Opens an event on the device for which it was created.
-fn open_in(context: &Context, handle: &EventHandle) -> Result<crosshandle::Event> {
-    let (_, mut inner) = context.first();
-    if context.devices().len() > 1 {
-        let device = handle.device();
-        let mut devices = context.devices();
-        if let Some(device) = devices.find(|own| own.inner().info().uuid == device) {
-            inner = context.on(device)?;
-        }
-    }
-    // If no device in the context matches, this call returns the appropriate error.
-    Ok(inner.open_event(handle)?)
 }

@@ -6,6 +6,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Handle;
 use crate::context::Context;
 use crate::discovery::Device;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use crosshandle::{Error, Memory, MemoryHandle};
 use std::ffi::c_void;
 
@@ -19,7 +20,7 @@ entry_points! {
         not_null(memory)?;
         let state = context.state();
         let bytes = state.usm.with_handle(memory, |bytes| state.handles.hand_out(bytes))?;
-        put_bytes(bytes, &data, &size)
+        put_bytes(bytes, MEMORY_HANDLE_SIZE, &data, &size)
     }
 
     pub(super) fn open(

@@ -12,7 +12,7 @@ use crate::abi::boundary::{Argument2, Call, OutPointer, entry_points, not_null};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Handle;
 use crate::context::Context;
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use unified_runtime_sys::{ur_ipc_exp_dditable_t, ur_result_t};
@@ -22,27 +22,28 @@ use unified_runtime_sys::{ur_ipc_exp_dditable_t, ur_result_t};
 /// not validated here.
 ///
 /// The call fails with `INVALID_NULL_POINTER` if the address is null, and with `INVALID_VALUE` if
-/// the size is not that of a handle.
+/// the size is larger than that of every handle. The callers check the other sizes.
 struct HandleBytes<P>(PhantomData<P>);
 
 impl<P: Into<ConstPointer>> Argument2 for HandleBytes<P> {
     type A = P;
     type B = usize;
-    type Value<'a> = &'a [u8; HANDLE_SIZE];
+    type Value<'a> = &'a [u8];
 
     #[inline]
-    unsafe fn read(data: P, size: usize, _call: &Call) -> Result<&[u8; HANDLE_SIZE]> {
+    unsafe fn read(data: P, size: usize, _call: &Call) -> Result<&[u8]> {
         let ConstPointer(data) = data.into();
         not_null(data)?;
-        if size != HANDLE_SIZE {
+        if size > MEMORY_HANDLE_SIZE {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                format!("a handle has {HANDLE_SIZE} bytes, not {size}"),
+                format!("a handle has at most {MEMORY_HANDLE_SIZE} bytes, not {size}"),
             ));
         }
         // SAFETY: the caller ensures that a non-null pointer is valid for reads of `size` bytes
-        // during `'a`, and `size` is the size of a handle. A byte array requires no alignment.
-        Ok(unsafe { &*data.cast() })
+        // during `'a`, and that nothing writes to these bytes meanwhile. They require no alignment,
+        // and are far fewer than `isize::MAX`.
+        Ok(unsafe { std::slice::from_raw_parts(data.cast(), size) })
     }
 }
 
@@ -64,11 +65,12 @@ impl From<*mut c_void> for ConstPointer {
 /// Writes the address and the size of a handle's bytes to the caller's memory.
 fn put_bytes(
     bytes: *mut c_void,
+    bytes_size: usize,
     data: &OutPointer<'_, *mut c_void>,
     size: &OutPointer<'_, usize>,
 ) -> Result<()> {
     data.put(bytes)?;
-    size.put(HANDLE_SIZE)
+    size.put(bytes_size)
 }
 
 entry_points! {

@@ -10,6 +10,7 @@ use crate::abi::object::{Handle, release_once};
 use crate::context::Context;
 use crate::discovery::Device;
 use crate::memory::physical::{Origin, PhysicalMemory};
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use crosshandle::{Error, virtual_memory::PhysicalMemoryHandle};
 use std::ffi::c_void;
 use unified_runtime_sys::ur_physical_mem_handle_t;
@@ -33,7 +34,8 @@ entry_points! {
             ));
         }
         let export = memory.inner().export()?;
-        put_bytes(context.state().handles.hand_out_export(export), &data, &size)
+        let bytes = context.state().handles.hand_out_export(export);
+        put_bytes(bytes, MEMORY_HANDLE_SIZE, &data, &size)
     }
 
     pub(super) fn open(

@@ -251,6 +251,23 @@ impl DeviceImage {
         })
     }
 
+    /// Checks that the driver can compile and link the image.
+    ///
+    /// # Errors
+    /// Returns `INVALID_OPERATION` for a native binary if the driver only loads such binaries, as
+    /// drivers of Level Zero do.
+    pub(super) fn check_linkable(&self) -> Result<()> {
+        let description = description::get();
+        let links_only_spirv = description.takes_spirv && !description.takes_text;
+        if self.bytes.is_empty() || !links_only_spirv || spirv::is_module(&self.bytes) {
+            return Ok(());
+        }
+        Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+            "the driver loads native binaries, but neither compiles nor links them",
+        ))
+    }
+
     /// Marks the image as compiled, so that it can be linked.
     fn compile(&self, program: &Program, options: &str) -> Result<()> {
         let constants = program.constants.lock().clone();
@@ -260,6 +277,7 @@ impl DeviceImage {
         if self.bytes.is_empty() {
             return Err(no_image());
         }
+        self.check_linkable()?;
         *self.build() = Build::left_open(options);
         Ok(())
     }

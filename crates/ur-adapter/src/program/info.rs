@@ -85,8 +85,12 @@ fn kernel_names(program: &Program) -> Result<Vec<String>> {
 
 impl DeviceImage {
     /// Returns the binary that the driver created for this device. If the driver does not provide a
-    /// binary, returns the image.
+    /// binary, returns the image. Returns no bytes for an intermediate language that was neither
+    /// compiled nor built for this device.
     fn binary(&self) -> Result<Cow<'_, [u8]>> {
+        if self.is_intermediate && self.is_new() {
+            return Ok(Cow::Borrowed(&[]));
+        }
         let loaded = self.build().program().cloned();
         let made = match loaded {
             Some(program) => program.binary()?,

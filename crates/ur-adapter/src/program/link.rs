@@ -128,6 +128,9 @@ fn link_all(
     };
     let (mut images, mut linked) = (Vec::new(), Linked::default());
     for device in devices {
+        for program in programs {
+            program.image(device)?.check_linkable()?;
+        }
         let parts = parts_of(programs, device)?;
         if is_left_open {
             images.push(DeviceImage::left_open(device, parts, options));

@@ -52,6 +52,8 @@ struct DeviceImage {
     /// The bytes of the image. The bytes are empty if the program was linked, or was created from a
     /// native handle.
     bytes: Arc<[u8]>,
+    /// Whether the bytes are in an intermediate language, from which the driver makes the binary.
+    is_intermediate: bool,
     /// The images for a later link, if the program was linked with unresolved symbols allowed.
     parts: Vec<Part>,
     build: Lock<Build>,
@@ -72,6 +74,7 @@ impl DeviceImage {
         Self {
             device: Ref::clone(device),
             bytes: bytes.into(),
+            is_intermediate: false,
             parts: Vec::new(),
             build: Lock::default(),
         }
@@ -239,7 +242,10 @@ entry_points! {
             true => spirv::check(module)?,
             false => build::check_assembly(module)?,
         }
-        let image = |device| DeviceImage::new(device, module);
+        let image = |device| DeviceImage {
+            is_intermediate: true,
+            ..DeviceImage::new(device, module)
+        };
         let images = context.devices().map(image).collect();
         let metadata = metadata.with_image(module);
         let program = Program::new(context.to_ref(), images, metadata);
@@ -322,8 +328,8 @@ entry_points! {
 
 /// An argument of an entry point that contains one binary for each device. The caller passes the
 /// count, and the addresses of the lists of devices, lengths and binaries. The call fails with
-/// `INVALID_NULL_POINTER` for a null list or binary, and with `INVALID_SIZE` for an empty list or
-/// binary.
+/// `INVALID_NULL_POINTER` for a null list, with `INVALID_VALUE` for a null binary, and with
+/// `INVALID_SIZE` for an empty list or binary.
 struct Binaries;
 
 impl Argument4 for Binaries {
@@ -355,6 +361,9 @@ impl Argument4 for Binaries {
             let sized = binaries.iter().zip(lengths);
             let bytes = sized.map(|(binary, length)| match length {
                 0 => Err(Failure::SIZE),
+                _ if binary.is_null() => {
+                    Err(Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE))
+                }
                 length => list(*binary, *length),
             });
             let images = devices.iter().zip(bytes);

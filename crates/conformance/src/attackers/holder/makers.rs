@@ -8,7 +8,7 @@ use crate::pattern::Random;
 use crate::raw::{self, Socket};
 use crate::tamper::{at, with};
 use crosshandle::MemoryHandle;
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -31,8 +31,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// A genuine pair of handles of this process, from which others are forged.
 struct Pattern {
-    writes: [u8; HANDLE_SIZE],
-    reads: [u8; HANDLE_SIZE],
+    writes: [u8; MEMORY_HANDLE_SIZE],
+    reads: [u8; MEMORY_HANDLE_SIZE],
 }
 
 impl Pattern {
@@ -54,7 +54,7 @@ impl Pattern {
         records: [u32; 2],
         random: &mut Random,
     ) -> Result<Vec<u8>, Failure> {
-        let mut forge = |handle: &[u8; HANDLE_SIZE], record: u32| {
+        let mut forge = |handle: &[u8; MEMORY_HANDLE_SIZE], record: u32| {
             let key = [random.next().to_le_bytes(), random.next().to_le_bytes()].concat();
             let mut bytes = with(handle, at::EXPORTER, &exporter.to_le_bytes());
             bytes = with(&bytes, at::CONTEXT, &context.to_le_bytes());
@@ -155,7 +155,7 @@ fn answer(connection: &Socket, segment: u32, requests: usize) -> rustix::io::Res
         let serial = raw::serial(&request);
         let (reply, files): (_, Vec<OwnedFd>) = match raw::operation(&request) {
             raw::ATTACH => {
-                let mut handle = [0; HANDLE_SIZE];
+                let mut handle = [0; MEMORY_HANDLE_SIZE];
                 handle[at::RECORD..at::RECORD + 4].copy_from_slice(&request[12..16]);
                 handle[at::GENERATION..at::GENERATION + 8].copy_from_slice(&request[16..24]);
                 let books = vec![raw::catalog(&handle)?, raw::memfd(raw::LEDGER, true)?];

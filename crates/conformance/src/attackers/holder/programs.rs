@@ -4,7 +4,7 @@ use super::{CALL, HOSTILE, KEPT, ask, context, holder, request};
 use crate::attackers::{Report, Stop, Victim, socket};
 use crate::failure::Failure;
 use crate::raw::{self, Request};
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use crosshandle::holder::HoldOptions;
 use crosshandle::{Error, holder::HolderFault};
 use rustix::net::{Shutdown, shutdown};
@@ -148,7 +148,7 @@ pub(super) fn unread_answers(victim: &Victim, stop: &Stop) -> Result<Report, Fai
 
 /// A handle that the holder answers for, and the path of the holder's socket for it.
 struct Held {
-    handle: [u8; HANDLE_SIZE],
+    handle: [u8; MEMORY_HANDLE_SIZE],
     socket: PathBuf,
 }
 

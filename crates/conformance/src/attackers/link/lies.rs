@@ -1,7 +1,7 @@
 //! The lies of a hostile linked host.
 
 use crate::tamper::{at, with};
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use crosshandle_link::control::message::{
     Failure, Hello, MAX_DATA, MAX_FRAME, Message, NamedPart, PREFIX, write_failures, write_parts,
 };
@@ -30,7 +30,7 @@ pub(super) struct Told {
 /// What a server has for its lies.
 pub(super) struct Material {
     /// A valid handle of memory of [`LEN`] bytes.
-    pub(super) memory: [u8; HANDLE_SIZE],
+    pub(super) memory: [u8; MEMORY_HANDLE_SIZE],
 }
 
 type Reply = fn(&Message<'_>, &Material) -> Told;
@@ -336,7 +336,7 @@ pub(super) fn lies() -> Vec<Lie> {
         lie(
             "parts-of-garbage",
             About::Replies(|asked, material| {
-                name_or_memory(asked, material, &[part(ESCAPES, &[9; HANDLE_SIZE])])
+                name_or_memory(asked, material, &[part(ESCAPES, &[9; MEMORY_HANDLE_SIZE])])
             }),
         ),
         lie(

@@ -10,6 +10,7 @@
 //! same time.
 
 mod awaited;
+mod channels;
 mod diversion;
 mod events;
 mod filter;
@@ -89,7 +90,18 @@ fn main() -> ExitCode {
 }
 
 fn answer(state: &Arc<PeerState>, number: &str, question: &str) {
-    let result = Request::parse(question).and_then(|request| execute(state, &request));
+    let result = Request::parse(question).and_then(|request| {
+        // A tracer follows the command from one trap to the other.
+        let is_traced = request.option("trap").is_some();
+        if is_traced {
+            process::trap()?;
+        }
+        let result = execute(state, &request);
+        if is_traced {
+            process::trap()?;
+        }
+        result
+    });
     match result {
         Ok(words) => say(format!("{number} ok {}", words.join(" ")).trim_end()),
         Err(CommandError { kind, message }) => {
@@ -108,6 +120,7 @@ fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Reply {
         awaited::execute,
         diversion::execute,
         queues::execute,
+        channels::execute,
         kernels::execute,
         graphs::execute,
         physical::execute,

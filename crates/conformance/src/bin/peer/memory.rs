@@ -2,7 +2,7 @@
 
 use crate::request::{CommandError, Reply, Request, done, one};
 use crate::state::{Object, PeerState};
-use crosshandle::handle::{HANDLE_SIZE, PackedBundle};
+use crosshandle::handle::{EVENT_HANDLE_SIZE, MEMORY_HANDLE_SIZE, PackedBundle};
 use crosshandle::{
     Access, AllocationOptions, Command, Context, EventHandle, Memory, MemoryHandle, MemoryKind,
     MemoryRange,
@@ -120,18 +120,19 @@ fn open_many(state: &PeerState, request: &Request<'_>) -> Reply {
     let context = state.context(request)?;
     let source = state.memory(request.word(2)?)?;
     let count: usize = request.parsed(3)?;
-    let bytes = Transfer::new(&context)?.read(&source, 0, count * HANDLE_SIZE)?;
+    let size = match request.word(0)? {
+        "memory" => MEMORY_HANDLE_SIZE,
+        _ => EVENT_HANDLE_SIZE,
+    };
+    let bytes = Transfer::new(&context)?.read(&source, 0, count * size)?;
     let tenth = (count / 10).max(1);
     let mut marks = Vec::new();
-    let handles = bytes
-        .chunks_exact(HANDLE_SIZE)
-        .enumerate()
-        .map(|(index, bytes)| {
-            if index % tenth == 0 {
-                marks.push(Instant::now());
-            }
-            bytes
-        });
+    let handles = bytes.chunks_exact(size).enumerate().map(|(index, bytes)| {
+        if index % tenth == 0 {
+            marks.push(Instant::now());
+        }
+        bytes
+    });
     let started = Instant::now();
     let object = match request.word(0)? {
         "memory" => {

@@ -1,7 +1,9 @@
 //! The objects of a peer, by name.
 
+use crate::channels::{PeerConsumer, PeerProducer};
 use crate::graphs::PeerGraph;
 use crate::request::{CommandError, Request};
+use crosshandle::channel::Channel;
 use crosshandle::{
     Context, ContextOptions, Device, Event, Memory, PeerPolicy, Queue,
     virtual_memory::{PhysicalMemory, VirtualRange, VirtualRangeExport},
@@ -21,6 +23,9 @@ pub(crate) enum Object {
     Memory(Arc<Memory>),
     Event(Event),
     Queue(Arc<Queue>),
+    Channel(Channel),
+    Producer(Arc<Mutex<PeerProducer>>),
+    Consumer(Arc<Mutex<PeerConsumer>>),
     Kernels(Arc<Kernels>),
     Graph(Arc<PeerGraph>),
     Physical(PhysicalMemory),
@@ -92,6 +97,9 @@ impl PeerState {
         memory: Memory(Arc<Memory>);
         event: Event(Event);
         queue: Queue(Arc<Queue>);
+        channel: Channel(Channel);
+        producer: Producer(Arc<Mutex<PeerProducer>>);
+        consumer: Consumer(Arc<Mutex<PeerConsumer>>);
         kernels: Kernels(Arc<Kernels>);
         graph: Graph(Arc<PeerGraph>);
         physical: Physical(PhysicalMemory);

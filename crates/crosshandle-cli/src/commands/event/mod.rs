@@ -40,7 +40,7 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
 /// library's default.
 fn open_event(handle: &str, timeout: Option<Duration>, settings: &Settings) -> Result<Event> {
     let handle: EventHandle = handle_text(handle)?.parse()?;
-    let context = settings.context_for(handle.backend(), handle.device(), timeout)?;
+    let context = settings.context_for_events(timeout)?;
     // A shell command need not react quickly, so do not spin on the processor.
     let options = EventOptions::new().low_power(true);
     Ok(context.open_event_with(&handle, options)?)

@@ -37,6 +37,7 @@ pub(in super::super) fn record(number: u32, file: OwnedFd, maker: u32) -> Record
     let fields = Fields {
         backend: BackendKind::Host,
         read_only: number == 2,
+        isolated: false,
         exporter: 7,
         pid: 1,
         context: 1,

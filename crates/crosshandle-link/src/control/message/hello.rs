@@ -6,7 +6,7 @@ use std::fmt;
 /// The first bytes of a greeting, which identify the protocol. The next byte is the version.
 const MAGIC: [u8; 7] = *b"xhlink\0";
 /// Version of the protocol. It changes with each change of a message's format.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Size of a greeting in bytes.
 pub const HELLO_SIZE: usize = 64;
 

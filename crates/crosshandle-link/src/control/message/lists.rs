@@ -2,7 +2,7 @@
 
 use super::{MAX_BLOB, MAX_FAILURE_TEXT, MAX_FAILURES, MAX_PARTS};
 use crate::wire::Fields;
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 
 /// Consecutive signals of an event that failed for the same reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,7 +91,7 @@ pub fn read_parts(bytes: &[u8]) -> Result<Vec<NamedPart<'_>>, &'static str> {
         parts.push(NamedPart {
             role: read_text(&mut fields, MAX_BLOB)?,
             device: read_text(&mut fields, MAX_BLOB)?,
-            handle: fields.take(HANDLE_SIZE)?,
+            handle: fields.take(MEMORY_HANDLE_SIZE)?,
         });
     }
     Ok(parts)

@@ -10,8 +10,7 @@ mod lists;
 #[cfg(test)]
 mod tests;
 
-use crate::wire::{Rest, messages};
-use crosshandle::handle::HANDLE_SIZE;
+use crate::wire::{Rest, RestIsHandle, messages};
 
 pub use hello::{HELLO_SIZE, Hello, NoHello, SessionId, VERSION, refusal};
 pub use lists::{Failure, NamedPart, read_failures, read_parts, write_failures, write_parts};
@@ -54,7 +53,8 @@ messages! {
             request: u64,
             /// Whether memory is opened read-only.
             read_only: bool,
-            handle: &'a [u8; HANDLE_SIZE],
+            /// The handle, of memory or of an event.
+            handle: &'a [u8] as RestIsHandle,
         },
         /// The reply to an `Open` of memory.
         Memory = 3 {

@@ -1,5 +1,5 @@
 use super::*;
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::MEMORY_HANDLE_SIZE;
 use data_encoding::HEXLOWER;
 use std::sync::LazyLock;
 
@@ -11,13 +11,13 @@ static PARTS: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let part = |role| NamedPart {
         role,
         device: "host",
-        handle: &[9; HANDLE_SIZE],
+        handle: &[9; MEMORY_HANDLE_SIZE],
     };
     write_parts([part("data"), part("manifest")]).unwrap()
 });
 
 fn all() -> Vec<Message<'static>> {
-    let handle = &[7; HANDLE_SIZE];
+    let handle = &[7; MEMORY_HANDLE_SIZE];
     vec![
         Message::Ack { received: 3 },
         Message::Open {
@@ -225,7 +225,7 @@ fn parts_are_read_as_they_were_written() {
     let parts = read_parts(&PARTS).unwrap();
     assert_eq!((parts.len(), parts[1].role), (2, "manifest"));
     // Each of these lengths ends inside the first part.
-    for cut in 1..HANDLE_SIZE {
+    for cut in 1..MEMORY_HANDLE_SIZE {
         assert!(read_parts(&PARTS[..cut]).is_err());
     }
     // Opening a part takes one request, so the number of parts is limited.

@@ -166,12 +166,13 @@ impl ContextCore {
         number
     }
 
-    /// Returns the fields that all handles to an object have in common.
+    /// Returns the fields that all handles to an object have in common, and this context's device.
     pub(crate) fn handle_fields(&self, credential: Credential) -> Fields {
         let Credential { record, key } = credential;
         Fields {
             backend: self.device.info().backend,
             read_only: false,
+            isolated: false,
             host: self.host,
             exporter: self.exporter_id,
             pid: self.pid,

@@ -12,7 +12,7 @@ pub use set::EventSet;
 
 use crate::api::core::ContextCore;
 use crosshandle_events::WaitMode;
-use crosshandle_handle::{COMMON_ARENA, EventHandle, Fields, ISOLATED_ARENA};
+use crosshandle_handle::{DeviceUuid, EventHandle, Fields};
 use crosshandle_ipc::{Credential, EventCore, First, OpenDeadline};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::known;
@@ -206,12 +206,11 @@ impl Event {
             true => context.backend().driver_events(),
             false => None,
         };
-        let isolated = fields.segment == ISOLATED_ARENA;
         let credential = Credential::of(&fields);
         let core = EventCore::open(
             attachment,
             credential,
-            isolated,
+            fields.isolated,
             options.mode(),
             native,
             deadline,
@@ -264,10 +263,8 @@ impl Event {
         let credential = self.core.export()?.ok_or_else(refused)?;
         self.core.forget_deaths();
         Ok(EventHandle::new(&Fields {
-            segment: match self.core.is_isolated() {
-                true => ISOLATED_ARENA,
-                false => COMMON_ARENA,
-            },
+            isolated: self.core.is_isolated(),
+            device: DeviceUuid::from_bytes([0; 16]),
             ..context.handle_fields(credential)
         }))
     }

@@ -2,6 +2,7 @@
 
 use super::late;
 use crate::abi::failure::Result;
+use crate::abi::lock::Lock;
 use crate::context::ContextState;
 use crate::discovery::Device;
 use crate::memory::replicas::{MemoryUse, Replica, Replicas, Tracked};
@@ -45,9 +46,10 @@ pub(super) struct Storage {
 /// A storage that mirrors the user's memory writes its contents back, so it must record which
 /// queues use it.
 impl Tracked for Storage {
-    fn prepare(&self, queue: &Queue, _is_written: bool) -> Result<Option<Event>> {
+    fn prepare(&self, queue: &Queue, _used: &MemoryUse) -> Result<Vec<Event>> {
+        self.fill_mirror()?;
         self.users.note(queue);
-        Ok(None)
+        Ok(Vec::new())
     }
 
     fn is_moving(&self) -> bool {
@@ -102,9 +104,15 @@ enum Backing {
         start: User,
         is_direct: bool,
     },
-    /// Memory that was allocated to mirror the user's memory. The contents are copied to the user's
-    /// memory when the buffer is mapped, and when the storage is dropped.
-    Mirror { memory: Arc<Memory>, user: User },
+    /// Memory that was allocated to mirror the user's memory. The contents are copied from the
+    /// user's memory before the first command. They are copied to the user's memory when the buffer
+    /// is mapped, and when the storage is dropped.
+    Mirror {
+        memory: Arc<Memory>,
+        user: User,
+        /// Whether the contents have been copied from the user's memory.
+        is_filled: Lock<bool>,
+    },
 }
 
 /// The address of memory that the storage does not own.
@@ -138,9 +146,9 @@ impl Storage {
     /// of the context can access.
     ///
     /// # Safety
-    /// `pointer` must be valid for reads of `len` bytes. If the flags request direct use of the
-    /// user's memory, `pointer` must also be valid for writes, and must stay valid as long as the
-    /// storage exists.
+    /// `pointer` must be valid for reads of `len` bytes. If the flags request use of the user's
+    /// memory, `pointer` must also be valid for writes, and must stay valid as long as the storage
+    /// exists.
     pub(super) unsafe fn create(
         context: &Context,
         len: usize,
@@ -164,7 +172,9 @@ impl Storage {
                     .align(LARGEST_VECTOR_BYTES);
                 let memory = context.allocate_with(options)?;
                 let is_direct = is_host || is_direct;
-                if let Some(user) = pointer {
+                if let Some(user) = pointer
+                    && !is_user
+                {
                     // SAFETY: the caller ensures that the user's memory is valid for reads of `len`
                     // bytes.
                     unsafe { fill(context, &memory, is_direct, user) }?;
@@ -173,6 +183,7 @@ impl Storage {
                     Some(user) if is_user => Backing::Mirror {
                         memory: Arc::new(memory),
                         user,
+                        is_filled: Lock::default(),
                     },
                     _ => Backing::Allocated { memory, is_direct },
                 }
@@ -259,6 +270,7 @@ impl Storage {
         if let Backing::Replicated(replicas) = &self.backing {
             return Ok(replicas.pin(device)?.as_ptr().addr());
         }
+        self.fill_mirror()?;
         Ok(self.address().unwrap_or_default())
     }
 
@@ -284,9 +296,12 @@ impl Storage {
         let is_written = access == Access::ReadWrite;
         Ok(match &self.backing {
             Backing::Replicated(replicas) => {
-                let object = Arc::clone(replicas) as _;
-                destination.note(MemoryUse { object, is_written })?;
-                let memory = replicas.on(destination.device())?;
+                let (replica, memory) = replicas.on(destination.device())?;
+                destination.note(MemoryUse {
+                    object: Arc::clone(replicas) as _,
+                    is_written,
+                    replica,
+                })?;
                 memory.range(offset..offset + len)?
             }
             Backing::Allocated { memory, .. } => memory.range(offset..offset + len)?,
@@ -295,13 +310,34 @@ impl Storage {
             // The returned range keeps the storage alive. The storage is dropped after the last
             // command, and then writes its contents back.
             Backing::Mirror { memory, .. } => {
-                let object = Arc::clone(self) as _;
-                destination.note(MemoryUse { object, is_written })?;
+                destination.note(MemoryUse {
+                    object: Arc::clone(self) as _,
+                    is_written,
+                    replica: 0,
+                })?;
                 memory
                     .range(offset..offset + len)?
                     .keeping(Arc::clone(self))
             }
         })
+    }
+
+    /// Copies the contents from the mirrored user's memory, if they have not been copied yet. Until
+    /// then, the user may change them.
+    fn fill_mirror(&self) -> Result<()> {
+        if let Backing::Mirror {
+            memory,
+            user,
+            is_filled,
+        } = &self.backing
+        {
+            let mut is_filled = is_filled.lock();
+            if !*is_filled {
+                copy(&self.context, memory.all(), user.range(0, self.len))?;
+                *is_filled = true;
+            }
+        }
+        Ok(())
     }
 
     /// Waits until no command uses the memory, for at most [`BUFFER_RELEASE_GRACE`]. Only waits if
@@ -333,7 +369,7 @@ impl Storage {
     /// Returns a range of the user's memory that this storage mirrors. Returns `None` if the
     /// storage does not mirror the user's memory.
     pub(super) fn mirrored(self: &Arc<Self>, offset: usize, len: usize) -> Option<MemoryRange> {
-        let Backing::Mirror { memory, user } = &self.backing else {
+        let Backing::Mirror { memory, user, .. } = &self.backing else {
             return None;
         };
         // The returned range keeps the storage alive and its memory in use, like the result of
@@ -375,9 +411,18 @@ impl User {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        let Backing::Mirror { memory, user } = &self.backing else {
+        let Backing::Mirror {
+            memory,
+            user,
+            is_filled,
+        } = &mut self.backing
+        else {
             return;
         };
+        if !*is_filled.get_mut() {
+            // No command has used the buffer, so the user's memory has the contents.
+            return;
+        }
         let written = copy(&self.context, user.range(0, self.len), memory.all());
         if let Err(failure) = written {
             tracing::error!(

@@ -199,7 +199,13 @@ fn memory_of_the_user_follows_its_buffer() {
     let user = ptr::from_mut(&mut *user);
     // SAFETY: the memory is alive, and no other reference to it exists.
     let buffer = scene.buffer(UR_MEM_FLAG_USE_HOST_POINTER, Some(unsafe { &mut *user }));
-    assert_eq!(scene.read(buffer), [7; LEN]);
+    // SAFETY: the memory is alive, and no command uses it.
+    unsafe { (*user).fill(6) };
+    assert_eq!(
+        scene.read(buffer),
+        [6; LEN],
+        "the contents before the first command"
+    );
     scene.write(buffer, &[8; LEN], true);
     let mapped = scene.map(buffer, UR_MAP_FLAG_READ | UR_MAP_FLAG_WRITE);
     assert_eq!(mapped.addr(), user.addr() + 10);
