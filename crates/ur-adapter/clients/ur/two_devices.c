@@ -240,6 +240,23 @@ static void copy_between(struct pair *pair) {
     UR(urMemRelease(of[i]));
 }
 
+/* One device only reads, and the other one then writes. The reader sees the contents before. */
+static void read_before_write(struct pair *pair) {
+  ur_mem_handle_t buffer = create_buffer(pair, UR_MEM_FLAG_READ_WRITE, NULL);
+  static uint32_t found[ROUNDS][COUNT];
+  for (uint32_t round = 0; round < ROUNDS; round++) {
+    UR(compute(&pair->of[0], pair->fill, buffer, round, COUNT, 0, NULL, NULL));
+    UR(urEnqueueMemBufferRead(pair->of[1].queue, buffer, false, 0, SIZE, found[round], 0, NULL,
+                              NULL));
+  }
+  finish(pair);
+  for (uint32_t round = 0; round < ROUNDS; round++)
+    for (int i = 0; i < COUNT; i++)
+      if (found[round][i] != round)
+        fail("round %u: word %d is %u", round, i, found[round][i]);
+  UR(urMemRelease(buffer));
+}
+
 static void wait_for_gate(void *gate) { sem_wait(gate); }
 
 /* A command waits for the commands that used its buffer before, on the other device. It does not
@@ -356,6 +373,14 @@ static void record(struct pair *pair) {
     wanted = 3 * (3 * (3 * wanted + 1) + round) + 2;
     expect_words(round % 2 ? near : far, buffer, 0, SIZE, wanted);
   }
+  /* The recorded commands cannot follow a buffer that is pinned to the other device. */
+  ur_native_handle_t native = 0;
+  UR(urMemGetNativeHandle(buffer, near->device, &native));
+  ANSWERS(UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+          urEnqueueCommandBufferExp(far->queue, commands, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+          urEnqueueGraphExp(far->queue, executable, 0, NULL, NULL));
+  expect_words(near, buffer, 0, SIZE, wanted);
   UR(urMemRelease(buffer));
   UR(urGraphExecutableGraphDestroyExp(executable));
   UR(urGraphDestroyExp(graph));
@@ -546,6 +571,7 @@ int main(int argc, char **argv) {
   use_host_memory(&pair);
   map(&pair);
   copy_between(&pair);
+  read_before_write(&pair);
   wait_for_no_more(&pair);
   release_early(&pair);
   use_from_threads(&pair);

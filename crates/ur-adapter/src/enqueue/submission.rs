@@ -461,9 +461,7 @@ impl Destination for Submission<'_> {
         if is_moving && moves.lock.is_none() {
             moves.lock = Some(self.queue.context().state().moving.lock());
         }
-        moves
-            .waits
-            .extend(used.object.prepare(self.queue, used.is_written)?);
+        moves.waits.extend(used.object.prepare(self.queue, &used)?);
         if is_moving {
             moves.objects.push(used.object);
         }

@@ -24,14 +24,15 @@ use crate::context::ContextState;
 use crate::discovery::Device;
 use crate::queue::Queue;
 use crosshandle::{AllocationOptions, Command, Event, EventOptions, MemoryKind, MemoryRange};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use unified_runtime_sys::ur_result_t;
 
 /// A memory object that must know which commands use it.
 pub(crate) trait Tracked: Send + Sync {
-    /// Prepares the object for a command that is about to be submitted to a queue. Returns an event
-    /// that the command must wait for, if any.
-    fn prepare(&self, queue: &Queue, is_written: bool) -> Result<Option<Event>>;
+    /// Prepares the object for a command that is about to be submitted to a queue. Returns the events
+    /// that the command must wait for.
+    fn prepare(&self, queue: &Queue, used: &MemoryUse) -> Result<Vec<Event>>;
 
     /// Returns whether the object must know the events of its commands. If so, the caller holds the
     /// context's lock for moves from the call of [`prepare`](Self::prepare) to the call of
@@ -48,6 +49,8 @@ pub(crate) struct MemoryUse {
     pub(crate) object: Arc<dyn Tracked>,
     /// Whether the command may write to the object.
     pub(crate) is_written: bool,
+    /// The index of the replica that the command uses. 0 if the object has no replicas.
+    pub(crate) replica: usize,
 }
 
 impl MemoryUse {
@@ -55,6 +58,7 @@ impl MemoryUse {
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&self.object), Arc::as_ptr(&other.object))
             && self.is_written == other.is_written
+            && self.replica == other.replica
     }
 }
 
@@ -100,7 +104,7 @@ struct State<T> {
     /// The events of commands and moves that may still use a replica.
     uses: Vec<Event>,
     /// The moves that may be pending, in the order of their submission.
-    moves: Vec<Move>,
+    moves: VecDeque<Move>,
     /// The index of the only replica that commands use, if the object is pinned.
     pinned: Option<usize>,
 }
@@ -123,7 +127,7 @@ impl<T: Replica> Replicas<T> {
                 replicas: (0..count).map(|_| None).collect(),
                 is_current: vec![false; count],
                 uses: Vec::new(),
-                moves: Vec::new(),
+                moves: VecDeque::new(),
                 pinned: None,
             }),
         })
@@ -151,16 +155,17 @@ impl<T: Replica> Replicas<T> {
         &self.layout
     }
 
-    /// Returns the replica for commands on a device. Allocates the replica if it does not exist.
+    /// Returns the replica for commands on a device, and its index. Allocates the replica if it does
+    /// not exist.
     ///
     /// # Errors
     /// Returns `INVALID_DEVICE` for a device that is not in the context. Returns
     /// `INVALID_MEM_OBJECT` if the object is pinned to another device whose memory this device
     /// cannot access.
-    pub(crate) fn on(&self, device: &Device) -> Result<Arc<T>> {
+    pub(crate) fn on(&self, device: &Device) -> Result<(usize, Arc<T>)> {
         let mut state = self.state.lock();
         let index = self.index(&state, device)?;
-        self.replica(&mut state, index)
+        Ok((index, self.replica(&mut state, index)?))
     }
 
     /// Copies host memory to a new object, and waits until the copy is complete.
@@ -182,20 +187,18 @@ impl<T: Replica> Replicas<T> {
     /// # Errors
     /// Returns the same errors as [`on`](Self::on).
     pub(crate) fn pin(&self, device: &Device) -> Result<Arc<T>> {
-        let _moving = self.context.moving.lock();
-        let (replica, wait) = {
+        let (replica, waits) = {
+            let _moving = self.context.moving.lock();
             let state = &mut *self.state.lock();
             let index = match state.pinned {
                 Some(index) => index,
                 None => self.index(state, device)?,
             };
-            let wait = self.bring(state, index, true)?;
+            let waits = self.bring(state, index, true)?;
             state.pinned = Some(index);
-            (self.replica(state, index)?, wait)
+            (self.replica(state, index)?, waits)
         };
-        if let Some(wait) = wait {
-            wait.wait()?;
-        }
+        waits.iter().try_for_each(Event::wait)?;
         Ok(replica)
     }
 
@@ -220,10 +223,7 @@ impl<T: Replica> Replicas<T> {
                 if T::SERVES_PEERS && device.inner().reaches(home) {
                     return Ok(pinned);
                 }
-                Err(Failure::new(
-                    ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                    "the program has a native handle of this memory object, which therefore stays on another device",
-                ))
+                Err(pinned_elsewhere())
             }
             _ => Ok(own),
         }
@@ -242,9 +242,10 @@ impl<T: Replica> Replicas<T> {
         Ok(self.context.device(index).1.create_event_with(options)?)
     }
 
-    /// Makes a replica current for a command that is submitted next. Returns the event of the move
-    /// that the command must wait for, if any.
-    fn bring(&self, state: &mut State<T>, index: usize, is_written: bool) -> Result<Option<Event>> {
+    /// Makes a replica current for a command that is submitted next. Returns the events of the moves
+    /// that the command must wait for: the latest move to this replica, and, if the command may
+    /// write, the moves from it.
+    fn bring(&self, state: &mut State<T>, index: usize, is_written: bool) -> Result<Vec<Event>> {
         state.settle_moves();
         let replica = self.replica(state, index)?;
         if !state.is_current[index]
@@ -256,14 +257,22 @@ impl<T: Replica> Replicas<T> {
             // The move waits for all earlier uses, so later moves need to wait only for this one.
             state.uses = vec![done.clone()];
             let to = index;
-            state.moves.push(Move { from, to, done });
+            state.moves.push_back(Move { from, to, done });
         }
         if is_written {
             state.is_current.fill(false);
         }
         state.is_current[index] = true;
-        let mut moves = state.moves.iter().rev();
-        Ok(moves.find(|it| it.to == index).map(|it| it.done.clone()))
+        let to_it = state.moves.iter().rfind(|it| it.to == index);
+        let from_it = state
+            .moves
+            .iter()
+            .filter(|it| is_written && it.from == index);
+        Ok(to_it
+            .into_iter()
+            .chain(from_it)
+            .map(|it| it.done.clone())
+            .collect())
     }
 
     /// Submits a copy of the contents that follows the events in `after`. Returns the event of the
@@ -310,10 +319,10 @@ impl<T> State<T> {
     /// If a move has failed, the contents are still in the replica from which it started, because
     /// the commands that waited for the move have failed too.
     fn settle_moves(&mut self) {
-        while let Some(first) = self.moves.first() {
+        while let Some(first) = self.moves.front() {
             match first.done.try_wait_submitted() {
                 Ok(false) => return,
-                Ok(true) => drop(self.moves.remove(0)),
+                Ok(true) => drop(self.moves.pop_front()),
                 Err(error) => {
                     tracing::warn!(%error, "the contents of a memory object were not copied to another device");
                     self.is_current.fill(false);
@@ -325,11 +334,21 @@ impl<T> State<T> {
     }
 }
 
+fn pinned_elsewhere() -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+        "the program has a native handle of this memory object, which therefore stays on another device",
+    )
+}
+
 impl<T: Replica> Tracked for Replicas<T> {
-    fn prepare(&self, queue: &Queue, is_written: bool) -> Result<Option<Event>> {
+    fn prepare(&self, _queue: &Queue, used: &MemoryUse) -> Result<Vec<Event>> {
         let state = &mut *self.state.lock();
-        let index = self.index(state, queue.device())?;
-        self.bring(state, index, is_written)
+        // A command may have been recorded before the object was pinned.
+        match state.pinned {
+            Some(pinned) if pinned != used.replica => Err(pinned_elsewhere()),
+            _ => self.bring(state, used.replica, used.is_written),
+        }
     }
 
     fn is_moving(&self) -> bool {

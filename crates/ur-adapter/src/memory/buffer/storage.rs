@@ -46,10 +46,10 @@ pub(super) struct Storage {
 /// A storage that mirrors the user's memory writes its contents back, so it must record which
 /// queues use it.
 impl Tracked for Storage {
-    fn prepare(&self, queue: &Queue, _is_written: bool) -> Result<Option<Event>> {
+    fn prepare(&self, queue: &Queue, _used: &MemoryUse) -> Result<Vec<Event>> {
         self.fill_mirror()?;
         self.users.note(queue);
-        Ok(None)
+        Ok(Vec::new())
     }
 
     fn is_moving(&self) -> bool {
@@ -296,9 +296,12 @@ impl Storage {
         let is_written = access == Access::ReadWrite;
         Ok(match &self.backing {
             Backing::Replicated(replicas) => {
-                let object = Arc::clone(replicas) as _;
-                destination.note(MemoryUse { object, is_written })?;
-                let memory = replicas.on(destination.device())?;
+                let (replica, memory) = replicas.on(destination.device())?;
+                destination.note(MemoryUse {
+                    object: Arc::clone(replicas) as _,
+                    is_written,
+                    replica,
+                })?;
                 memory.range(offset..offset + len)?
             }
             Backing::Allocated { memory, .. } => memory.range(offset..offset + len)?,
@@ -307,8 +310,11 @@ impl Storage {
             // The returned range keeps the storage alive. The storage is dropped after the last
             // command, and then writes its contents back.
             Backing::Mirror { memory, .. } => {
-                let object = Arc::clone(self) as _;
-                destination.note(MemoryUse { object, is_written })?;
+                destination.note(MemoryUse {
+                    object: Arc::clone(self) as _,
+                    is_written,
+                    replica: 0,
+                })?;
                 memory
                     .range(offset..offset + len)?
                     .keeping(Arc::clone(self))

@@ -152,10 +152,13 @@ impl Image {
                 "among devices that share memory, only the context's first device has the image",
             )),
             Pixels::Replicated(replicas) => {
-                let object = Arc::clone(replicas) as _;
-                let is_written = access == Access::ReadWrite;
-                destination.note(MemoryUse { object, is_written })?;
-                Ok(replicas.on(destination.device())?.as_ref().clone())
+                let (replica, image) = replicas.on(destination.device())?;
+                destination.note(MemoryUse {
+                    object: Arc::clone(replicas) as _,
+                    is_written: access == Access::ReadWrite,
+                    replica,
+                })?;
+                Ok(image.as_ref().clone())
             }
         }
     }
