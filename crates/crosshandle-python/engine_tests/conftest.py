@@ -11,7 +11,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ START = 600.0
 """Time limit in seconds for the start of an engine, which takes 40 seconds on two idle cores."""
 STEP = 120.0
 """Time limit in seconds for any other step."""
+
+CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--uts", "--cgroup"]
+"""A command that runs a program in namespaces of its own, as in a container or a pod."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,8 +48,8 @@ class Holder:
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        self.process = subprocess.Popen([crosshandle.command(), "hold"], stderr=subprocess.DEVNULL)
+    def start(self, container: Sequence[str] = ()) -> None:
+        self.process = subprocess.Popen([*container, crosshandle.command(), "hold"], stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + STEP
         while self._hold("--check") != 0:
             assert time.monotonic() < deadline, "there is no holder"
@@ -74,10 +77,17 @@ def holder() -> Iterator[Holder]:
 class Program:
     """A program that answers lines on its standard input with lines on its standard output."""
 
-    def __init__(self, file: str, *arguments: str, environment: dict[str, str] | None = None, log: Path | None = None):
+    def __init__(
+        self,
+        file: str,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        log: Path | None = None,
+        container: Sequence[str] = (),
+    ):
         self._log = open(log or os.devnull, "w+b")
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / file), *arguments],
+            [*container, sys.executable, str(HERE / file), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

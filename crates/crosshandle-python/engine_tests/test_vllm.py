@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import START, Holder, Program
+from conftest import CONTAINER, START, Holder, Program
 from crosshandle import store
 from crosshandle.engines import _state
 
@@ -75,6 +75,25 @@ def test_the_state_of_one_engine_is_mapped_by_the_next_one(
     # The engines outlive each other and the holder.
     first.kill()
     holder.stop()
+    assert second.ask("generate", QUESTIONS, TOKENS) == expected
+
+
+def test_engine_and_holder_are_in_containers_of_their_own(start: Start, checkpoint: Path, expected: Any) -> None:
+    holder = Holder()
+    holder.start(CONTAINER)
+    try:
+        store.load("tiny", [checkpoint / "model.safetensors"])
+        inside = {"container": CONTAINER}
+        settings = from_holder(name="tiny", state="tiny/contained")
+        first = start("vllm_engine.py", options(checkpoint, **settings), **inside)
+        first.receive(START)
+        assert first.ask("generate", QUESTIONS, TOKENS) == expected
+        first.kill()
+        second = start("vllm_engine.py", options(checkpoint, **settings), **inside)
+        second.receive(START)
+        assert second.ask("generate", QUESTIONS, TOKENS) == expected
+    finally:
+        holder.stop()
     assert second.ask("generate", QUESTIONS, TOKENS) == expected
 
 

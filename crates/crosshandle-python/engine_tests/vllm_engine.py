@@ -23,18 +23,23 @@ def answer(engine: Any, call: list[Any]) -> Any:
         engine.reset_prefix_cache()
         outputs = engine.generate(arguments[0], sampling, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]
+    if name == "cached":
+        # The numbers of prompt tokens that were not computed.
+        engine.reset_prefix_cache()
+        outputs = engine.generate(arguments[0], SamplingParams(temperature=0, max_tokens=1), use_tqdm=False)
+        return [output.num_cached_tokens for output in outputs]
     if name == "memory":
         return memory()
     return getattr(engine, name)(*arguments)
 
 
 def memory() -> dict[str, int]:
-    """Returns the process's own memory, and its part of shared memory, in bytes."""
+    """Returns the process's memory in bytes. No other process can share `Anonymous` memory."""
     found: dict[str, int] = {}
     with open("/proc/self/smaps_rollup") as file:
         for line in file:
             key, _, value = line.partition(":")
-            if key in ("Rss", "Pss", "Private_Dirty", "Shared_Clean", "Shared_Dirty", "Private_Clean"):
+            if key in ("Rss", "Pss", "Anonymous"):
                 found[key] = int(value.split()[0]) * 1024
     return found
 
@@ -45,9 +50,20 @@ def main() -> None:
     begin = time.monotonic()
     from vllm import LLM
 
-    imported = time.monotonic() - begin
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    loading: list[float] = []
+    load = CPUModelRunner.load_model
+
+    def timed(*arguments: Any, **named: Any) -> None:
+        started = time.monotonic()
+        load(*arguments, **named)
+        loading.append(time.monotonic() - started)
+
+    CPUModelRunner.load_model = timed
     engine = LLM(**json.loads(sys.argv[1]))
-    print("REPLY " + json.dumps({"result": {"imported": imported, "ready": time.monotonic() - begin}}), flush=True)
+    found = {"loading_s": sum(loading), "ready_s": time.monotonic() - begin}
+    print("REPLY " + json.dumps({"result": found}), flush=True)
     for line in sys.stdin:
         try:
             reply = {"result": answer(engine, json.loads(line))}

@@ -275,6 +275,10 @@ if wants store; then
         # shellcheck disable=SC2086
         run "store figures" env "PYTHONPATH=$site" python3 -B "$here/python/bench/store.py" ${STORE-}
         cat "$out/store-figures.log"
+        # Weight updates of two engines, next to the steps of vLLM's backend `ipc`.
+        # shellcheck disable=SC2086
+        run "update figures" env "PYTHONPATH=$site" python3 -B "$here/python/bench/updates.py" ${UPDATES-}
+        cat "$out/update-figures.log"
     else
         row "store: no pytest, or no torch" 0 1 0 0
     fi

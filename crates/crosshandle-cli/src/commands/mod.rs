@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+mod channel;
 mod demo;
 mod devices;
 mod doctor;
@@ -37,6 +38,9 @@ pub(crate) enum Command {
     /// Create, signal and wait on shared events
     #[command(subcommand, after_help = EXIT_STATUS_HELP)]
     Event(event::Command),
+    /// Create channels, send and receive items, and watch channels
+    #[command(subcommand, after_help = EXIT_STATUS_HELP)]
+    Channel(channel::Command),
     /// Use memory and events of other hosts
     #[command(subcommand, after_help = EXIT_STATUS_HELP)]
     Link(link::Command),
@@ -95,6 +99,7 @@ impl Command {
             Self::Share(args) => share::run(&args, settings),
             Self::Read(args) => read::run(&args, settings),
             Self::Event(command) => event::run(&command, settings),
+            Self::Channel(command) => channel::run(&command, settings),
             Self::Link(command) => link::run(&command, settings),
             Self::Ps(args) => ps::run(&args, settings),
             Self::Top(args) => top::run(&args, settings),

@@ -1,5 +1,6 @@
 //! Tests that run the real command as users do, one file for each group of subcommands.
 
+mod channel;
 mod common;
 mod demo;
 mod event;

@@ -59,7 +59,7 @@ class refusing_writes(TorchDispatchMode):
                 self._names[tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes] = key
 
     def _is_mapped(self, tensor: torch.Tensor) -> bool:
-        return tensor.numel() > 0 and self._from <= tensor.data_ptr() < self._to
+        return bool(tensor.numel() > 0 and self._from <= tensor.data_ptr() < self._to)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

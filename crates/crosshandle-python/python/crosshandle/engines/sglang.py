@@ -14,6 +14,7 @@ SGLang finds this module as a plugin through the entry point `crosshandle` of `s
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -74,3 +75,8 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register("sglang.srt.model_loader.loader.get_model_loader", choose, HookType.AROUND)
+    # Older versions of SGLang have no weight cache.
+    with contextlib.suppress(ImportError):
+        from . import sglang_cache
+
+        sglang_cache.register()
