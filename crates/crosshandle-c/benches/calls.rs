@@ -5,9 +5,20 @@
 
 use crosshandle::{Context, Device, Event, Memory};
 use crosshandle_c::*;
+use std::ffi::c_void;
 use std::hint::black_box;
 use std::ptr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+type TryWait = unsafe extern "C" fn(*const crosshandle_event, u64, *mut bool) -> crosshandle_result;
+type Wait = unsafe extern "C" fn(*const crosshandle_event, u64, u64) -> crosshandle_result;
+type Signal = unsafe extern "C" fn(*const crosshandle_event, *mut u64) -> crosshandle_result;
+type Read = unsafe extern "C" fn(
+    *const crosshandle_memory,
+    usize,
+    *mut c_void,
+    usize,
+) -> crosshandle_result;
 
 /// Number of calls in one measurement.
 const CALLS: u32 = 100_000;
@@ -61,11 +72,12 @@ fn main() {
         );
         assert_eq!(crosshandle_event_signal(c_event, ptr::null_mut()), ok);
     }
-    let size = black_box(crosshandle_memory_size as unsafe extern "C" fn(_) -> _);
-    let try_wait = black_box(crosshandle_event_try_wait as unsafe extern "C" fn(_, _, _) -> _);
-    let wait = black_box(crosshandle_event_wait as unsafe extern "C" fn(_, _, _) -> _);
-    let signal = black_box(crosshandle_event_signal as unsafe extern "C" fn(_, _) -> _);
-    let read = black_box(crosshandle_memory_read as unsafe extern "C" fn(_, _, _, _) -> _);
+    let size: unsafe extern "C" fn(*const crosshandle_memory) -> usize =
+        black_box(crosshandle_memory_size);
+    let try_wait: TryWait = black_box(crosshandle_event_try_wait);
+    let wait: Wait = black_box(crosshandle_event_wait);
+    let signal: Signal = black_box(crosshandle_event_signal);
+    let read: Read = black_box(crosshandle_memory_read);
 
     println!("{:<28} {:>10} {:>10} {:>10}", "", "Rust", "C", "difference");
     compare(
@@ -115,7 +127,7 @@ fn main() {
     compare(
         "wait, signalled",
         || {
-            let timeout = std::time::Duration::from_secs(1);
+            let timeout = Duration::from_secs(1);
             repeat(|| drop(black_box(black_box(&event).wait_value_timeout(1, timeout))));
         },
         || {
