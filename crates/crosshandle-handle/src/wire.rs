@@ -310,13 +310,8 @@ fn check_head(head: &Head, kind: HandleKind) -> Result<(), HandleError> {
 }
 
 fn check_memory(wire: &MemoryWire, kind: HandleKind) -> Result<(), HandleError> {
-    // Both sides of a channel write to its memory.
-    let known = match kind {
-        HandleKind::Channel => 0,
-        _ => FLAG_READ_ONLY,
-    };
     require(
-        wire.head.flags & !known == 0,
+        wire.head.flags & !FLAG_READ_ONLY == 0,
         "flags",
         "an unknown flag is set",
     )?;

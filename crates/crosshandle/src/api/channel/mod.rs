@@ -95,7 +95,7 @@ use crate::api::core::Allocation;
 use crate::api::holder::{HandedOver, HoldOptions, Holder};
 use crate::api::memory::Memory;
 use crate::pool::Usage;
-use crosshandle_handle::MemoryHandle;
+use crosshandle_handle::{ChannelHandle, MemoryHandle};
 use crosshandle_ipc::channel::ChannelControl;
 use crosshandle_ipc::{First, OpenDeadline};
 use crosshandle_types::error::{Error, Result};
@@ -169,7 +169,7 @@ impl Channel {
     /// # Errors
     /// - The errors of [`Context::open_memory`].
     /// - [`Error::Protocol`] if the handle's memory is not a channel.
-    pub fn open(context: &Context, handle: &MemoryHandle) -> Result<Self> {
+    pub fn open(context: &Context, handle: &ChannelHandle) -> Result<Self> {
         Self::open_by(context, handle, &context.core().deadline())
     }
 
@@ -180,7 +180,7 @@ impl Channel {
     /// As [`open`](Self::open). Also [`Error::TimedOut`].
     pub fn open_timeout(
         context: &Context,
-        handle: &MemoryHandle,
+        handle: &ChannelHandle,
         timeout: Duration,
     ) -> Result<Self> {
         Self::open_by(context, handle, &OpenDeadline::after(timeout))
@@ -208,16 +208,16 @@ impl Channel {
             Access::ReadOnly => part.read_only,
         };
         let handle = handle.ok_or(Error::Protocol("it sent no handle"))?;
-        Self::open(context, &handle)
+        Self::open(context, &ChannelHandle::of_memory(&handle))
     }
 
-    fn open_by(context: &Context, handle: &MemoryHandle, deadline: &OpenDeadline) -> Result<Self> {
+    fn open_by(context: &Context, handle: &ChannelHandle, deadline: &OpenDeadline) -> Result<Self> {
         let companion = context.companion()?;
-        let access = match handle.is_read_only() {
+        let access = match handle.is_consumers() {
             true => Access::ReadOnly,
             false => Access::ReadWrite,
         };
-        let items = Memory::open(companion.core(), handle, access, deadline)?;
+        let items = Memory::open(companion.core(), &handle.memory(), access, deadline)?;
         let description = Description::load(items.bytes()?)?;
         let plan = description.plan(items.len())?;
         let words_handle = MemoryHandle::from_bytes(whole(description.words()))?;
@@ -248,16 +248,17 @@ impl Channel {
     ///
     /// # Errors
     /// As [`Memory::handle`].
-    pub fn handle(&self) -> Result<MemoryHandle> {
-        self.core.items.handle()
+    pub fn handle(&self) -> Result<ChannelHandle> {
+        Ok(ChannelHandle::of_memory(&self.core.items.handle()?))
     }
 
     /// Returns a handle that grants only the role of consumers.
     ///
     /// # Errors
     /// As [`Memory::handle_read_only`].
-    pub fn consumer_handle(&self) -> Result<MemoryHandle> {
-        self.core.items.handle_read_only()
+    pub fn consumer_handle(&self) -> Result<ChannelHandle> {
+        let items = self.core.items.handle_read_only()?;
+        Ok(ChannelHandle::of_memory(&items))
     }
 
     /// Joins the channel as a producer.
