@@ -255,7 +255,8 @@ impl<P: Platform> Channel<'_, P> {
                 Self::wake(word, before.0);
                 self.item(before, number, place)
             }
-            // Producers write the ring in order, so no later item exists. A poll reads nothing else.
+            // Producers write the ring in order, so no later item exists. Polls read only this
+            // word.
             ..0 => Attempt::Empty,
             _ => {
                 let Some(oldest) = self.oldest_after(number) else {

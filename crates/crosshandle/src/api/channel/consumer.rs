@@ -119,8 +119,8 @@ impl Consumer {
     ///   died, [`ChannelFault::ProducerDied`]. A channel that awaits producers returns neither.
     /// - [`ChannelFault::TooManyHeld`] if the consumer has its maximum number of items.
     /// - [`ChannelFault::Corrupt`] for an invalid item, which is skipped.
-    /// - [`Error::PeerDied`] or [`Error::CommandFailed`] for an item whose commands failed, which is
-    ///   skipped.
+    /// - [`Error::PeerDied`] or [`Error::CommandFailed`] for an item whose commands failed. The
+    ///   item is skipped.
     pub fn receive(&mut self) -> Result<Item> {
         self.receive_by(Deadline::NEVER)
     }
@@ -574,7 +574,8 @@ impl Item {
         self.head.array.as_ref()
     }
 
-    /// Returns the bytes that the producer has added with [`Slot::set_user`](super::Slot::set_user).
+    /// Returns the bytes that the producer has added with
+    /// [`Slot::set_user`](super::Slot::set_user).
     ///
     /// # Errors
     /// None in practice.

@@ -1,9 +1,9 @@
 //! Channels: rings of slots in shared memory, through which processes send items.
 //!
 //! A [`Channel`] has a fixed number of slots in host or device memory. A [`Producer`] *reserves* a
-//! slot, writes an item into it in place, and *publishes* it. A [`Consumer`] *receives* the item and
-//! reads it in place until it drops it. Any number of processes can open a channel. If both sides
-//! are awake, an item takes no system call, no lock and no allocation.
+//! slot, writes an item into it in place, and *publishes* it. A [`Consumer`] *receives* the item
+//! and reads it in place until it drops it. Any number of processes can open a channel. If both
+//! sides are awake, an item takes no system call, no lock and no allocation.
 //!
 //! ```
 //! use crosshandle::channel::{Channel, ChannelOptions};
@@ -59,13 +59,13 @@
 //! # Devices
 //! In a channel of a device's context, the slots are in the memory of that device.
 //! [`Producer::publish_on`] publishes an item that a queue is still writing,
-//! [`Consumer::receive_on`] makes another queue wait for it, and [`Item::release_on`] frees the slot
-//! when that queue has read it. No process waits on the host then.
+//! [`Consumer::receive_on`] makes another queue wait for it, and [`Item::release_on`] frees the
+//! slot when that queue has read it. No process waits on the host then.
 //!
 //! # Death
 //! The slots of a dead process return to the channel, and the survivors continue. A dead producer's
-//! reserved slot is not published. An item that a dead consumer had received counts as delivered.
-//! When the last producer dies, consumers first receive all published items, and then get
+//! reserved slot is not published. An item that a dead consumer had received is not delivered
+//! again. When the last producer dies, consumers first receive all published items, and then get
 //! [`ChannelFault::ProducerDied`]. With [`ChannelOptions::awaits_producers`] they wait for the next
 //! producer instead. A channel that was [handed over](Channel::hand_over) to a holder outlives all
 //! its processes.
