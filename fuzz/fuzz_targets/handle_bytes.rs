@@ -13,7 +13,8 @@ fuzz_target!(|data: &[u8]| {
         // Every type must detect one flipped bit, which the tag in the input chooses.
         let mut damaged = bytes;
         let bit = usize::from(data[data.len() - 1]) * 4 + usize::from(data[data.len() - 2] % 4);
-        damaged[bit / 8 % damaged.len()] ^= 1 << (bit % 8);
+        let at = bit / 8 % damaged.len();
+        damaged[at] ^= 1 << (bit % 8);
         assert!(parse_bytes(&damaged).is_err());
     }
 });

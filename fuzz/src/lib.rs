@@ -15,8 +15,8 @@ pub fn retagged(bytes: &[u8]) -> Option<Vec<u8>> {
     if !matches!(bytes.len(), EVENT_HANDLE_SIZE | MEMORY_HANDLE_SIZE) {
         return None;
     }
-    let mut bytes = bytes.to_vec();
-    let (contents, tag) = bytes.split_at_mut(bytes.len() - 4);
+    let (mut bytes, tag_at) = (bytes.to_vec(), bytes.len() - 4);
+    let (contents, tag) = bytes.split_at_mut(tag_at);
     tag.copy_from_slice(&crc32c::crc32c(contents).to_le_bytes());
     Some(bytes)
 }

@@ -30,6 +30,36 @@
 #define CROSSHANDLE_FOREVER UINT64_MAX
 
 /**
+ * Each item goes to one consumer: a value of `delivery`.
+ */
+#define CROSSHANDLE_QUEUE 0
+
+/**
+ * Each item goes to every consumer: a value of `delivery`.
+ */
+#define CROSSHANDLE_BROADCAST 1
+
+/**
+ * A producer waits while the channel is full: a value of `when_full`.
+ */
+#define CROSSHANDLE_WAIT 0
+
+/**
+ * A producer replaces the oldest item of a full channel: a value of `when_full`.
+ */
+#define CROSSHANDLE_DROP_OLDEST 1
+
+/**
+ * Maximum number of dimensions of an array in a channel.
+ */
+#define CROSSHANDLE_MAX_DIMENSIONS 8
+
+/**
+ * Maximum number of the program's own bytes that an item carries.
+ */
+#define CROSSHANDLE_USER_BYTES 64
+
+/**
  * Only processes of the same user may open exports: a value of `peers`.
  */
 #define CROSSHANDLE_PEERS_SAME_USER 0
@@ -196,9 +226,17 @@ enum crosshandle_result
      */
     CROSSHANDLE_PANIC = 21,
     /**
-     * Another error, which this version of the header does not know.
+     * All producers have left the channel, and all items were received.
      */
-    CROSSHANDLE_OTHER = 22,
+    CROSSHANDLE_CHANNEL_CLOSED = 22,
+    /**
+     * Another thread is using the object, which only one thread at a time may use.
+     */
+    CROSSHANDLE_IN_USE = 23,
+    /**
+     * Another error.
+     */
+    CROSSHANDLE_OTHER = 24,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -207,6 +245,22 @@ typedef enum crosshandle_result crosshandle_result;
 typedef int32_t crosshandle_result;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
+
+/**
+ * DLPack's tensor, as `dlpack.h` defines it.
+ */
+typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
+
+/**
+ * A ring of slots in shared memory, through which processes send items. Any thread may use it.
+ */
+typedef struct crosshandle_channel crosshandle_channel;
+
+/**
+ * A process's role of receiving items. One thread at a time uses it; a call during another
+ * thread's call returns `CROSSHANDLE_IN_USE`.
+ */
+typedef struct crosshandle_consumer crosshandle_consumer;
 
 /**
  * A device in use. A context allocates, exports and opens memory, and creates events and queues.
@@ -225,10 +279,254 @@ typedef struct crosshandle_device crosshandle_device;
 typedef struct crosshandle_event crosshandle_event;
 
 /**
+ * A name that a holder keeps, as one call has returned it. Any thread may use it.
+ */
+typedef struct crosshandle_held crosshandle_held;
+
+/**
+ * A client of the holder, which is started with the command `crosshandle hold`. Any thread may use
+ * it.
+ */
+typedef struct crosshandle_holder crosshandle_holder;
+
+/**
+ * A received item, which the program reads in place until it closes it. Any thread may use it.
+ */
+typedef struct crosshandle_item crosshandle_item;
+
+/**
  * A range of device memory that was allocated, adopted or opened here. Any thread may use it. Only
  * events order the accesses of several threads and processes.
  */
 typedef struct crosshandle_memory crosshandle_memory;
+
+/**
+ * A driver's event (`CUevent`, `ze_event_handle_t`) that happens when a signal of an event is
+ * finished. Any thread may use it.
+ */
+typedef struct crosshandle_native_event crosshandle_native_event;
+
+/**
+ * Awaits any number of signals for an event loop. Its descriptor becomes readable when one of them
+ * has completed or failed. Any thread may use it.
+ */
+typedef struct crosshandle_notifier crosshandle_notifier;
+
+/**
+ * A process's role of sending items. One thread at a time uses it; a call during another thread's
+ * call returns `CROSSHANDLE_IN_USE`.
+ */
+typedef struct crosshandle_producer crosshandle_producer;
+
+/**
+ * A queue of commands for a device. Any thread may submit commands. Submitted commands still run
+ * after the queue is closed.
+ */
+typedef struct crosshandle_queue crosshandle_queue;
+
+/**
+ * A reserved slot, which the program writes until it is published. One thread at a time uses it.
+ */
+typedef struct crosshandle_slot crosshandle_slot;
+
+/**
+ * A registered callback. Any thread may use it.
+ */
+typedef struct crosshandle_subscription crosshandle_subscription;
+
+/**
+ * A function of the program that the library calls when a signal has completed or failed.
+ *
+ * `result` is what a wait for the signal would return. `message` is the text of the error, or
+ * empty. It is valid during the call. A background thread calls all callbacks of a process one
+ * after the other. A callback may call any function of the library. It must not throw.
+ */
+typedef void (*crosshandle_callback)(void *user, crosshandle_result result, const char *message);
+
+/**
+ * A function that the library calls once with the program's `user` pointer, when it no longer
+ * needs the program's data. A thread of the library may call it. It must not throw.
+ */
+typedef void (*crosshandle_release)(void *user);
+
+/**
+ * The element type and the shape of an array in an item. Its elements are dense, and the last
+ * dimension varies fastest.
+ */
+typedef struct {
+    /**
+     * DLPack's code of the element type (`DLDataTypeCode`): 0 for signed and 1 for unsigned
+     * integers, 2 for floating-point numbers.
+     */
+    uint8_t type_code;
+    /**
+     * The number of bits of an element.
+     */
+    uint8_t type_bits;
+    /**
+     * The number of dimensions.
+     */
+    uint32_t dimensions;
+    /**
+     * The number of elements in each dimension.
+     */
+    uint64_t shape[CROSSHANDLE_MAX_DIMENSIONS];
+} crosshandle_array;
+
+/**
+ * The options of a channel. `size`, and `slot_size` or `array`, must be set. Zeros elsewhere are
+ * the defaults.
+ */
+typedef struct {
+    /**
+     * The size of this structure in bytes. Later versions of the structure are larger.
+     */
+    size_t size;
+    /**
+     * The size of a slot in bytes, which is the maximum length of an item.
+     */
+    size_t slot_size;
+    /**
+     * The type and shape of all items, or null for items of any kind. It determines the size of a
+     * slot.
+     */
+    const crosshandle_array *array;
+    /**
+     * How many items can wait to be received, a power of two. 0 is the default of 8.
+     */
+    uint32_t depth;
+    /**
+     * Which consumers receive an item: `CROSSHANDLE_QUEUE` or `CROSSHANDLE_BROADCAST`.
+     */
+    uint32_t delivery;
+    /**
+     * What a producer does while the channel is full: `CROSSHANDLE_WAIT` or
+     * `CROSSHANDLE_DROP_OLDEST`.
+     */
+    uint32_t when_full;
+    /**
+     * Maximum number of producers. 0 is the default of 1.
+     */
+    uint8_t producers;
+    /**
+     * Maximum number of consumers. 0 is the default of 1.
+     */
+    uint8_t consumers;
+    /**
+     * How many slots a producer may have reserved. 0 is the default of 2.
+     */
+    uint8_t reserved;
+    /**
+     * How many items a consumer may keep. 0 is the default of 4.
+     */
+    uint8_t held;
+    /**
+     * Whether consumers wait for the next producer when all producers have left or died.
+     */
+    bool awaits_producers;
+    /**
+     * A name that tools show, or null.
+     */
+    const char *name;
+} crosshandle_channel_options;
+
+/**
+ * A handle to memory: the bytes that one process sends to another. A process that has the bytes
+ * can open the memory, so send them only to processes that may.
+ */
+typedef struct {
+    /**
+     * The bytes.
+     */
+    uint8_t bytes[CROSSHANDLE_MEMORY_HANDLE_SIZE];
+} crosshandle_memory_handle;
+
+/**
+ * The options of a hand-over. A structure of zeros, with `size` set, has the defaults.
+ */
+typedef struct {
+    /**
+     * The size of this structure in bytes. Later versions of the structure are larger.
+     */
+    size_t size;
+    /**
+     * A text of at most 4,096 bytes for programs that open the name, or null.
+     */
+    const char *label;
+    /**
+     * Whether the memory becomes the next version of a name that is in use.
+     */
+    bool replaces;
+    /**
+     * The token that programs must present to read, or null.
+     */
+    const char *read_token;
+    /**
+     * The token that programs must present to write or to replace the name, or null.
+     */
+    const char *write_token;
+    /**
+     * The token that programs must present to remove or pin the name, or null.
+     */
+    const char *admin_token;
+} crosshandle_hold_options;
+
+/**
+ * The state of a channel.
+ */
+typedef struct {
+    /**
+     * The size of a slot in bytes.
+     */
+    size_t slot_size;
+    /**
+     * How many items can wait to be received.
+     */
+    uint32_t depth;
+    /**
+     * `CROSSHANDLE_QUEUE` or `CROSSHANDLE_BROADCAST`.
+     */
+    uint32_t delivery;
+    /**
+     * `CROSSHANDLE_WAIT` or `CROSSHANDLE_DROP_OLDEST`.
+     */
+    uint32_t when_full;
+    /**
+     * The number of producers that are alive.
+     */
+    uint32_t producers;
+    /**
+     * The number of consumers that are alive.
+     */
+    uint32_t consumers;
+    /**
+     * The number of items that were published so far.
+     */
+    uint64_t published;
+} crosshandle_channel_info;
+
+/**
+ * A received item.
+ */
+typedef struct {
+    /**
+     * The address of the contents: a device address, or a pointer if the channel is on the host.
+     * The program must not write there.
+     */
+    const void *data;
+    /**
+     * The length of the contents in bytes.
+     */
+    size_t size;
+    /**
+     * The number of the item. The first item of a channel has the number 0.
+     */
+    uint64_t number;
+    /**
+     * The time of the publication, in nanoseconds of the clock `CLOCK_MONOTONIC`.
+     */
+    uint64_t time_ns;
+} crosshandle_item_info;
 
 /**
  * The options of a context. A structure of zeros, with `size` set, has the defaults:
@@ -318,6 +616,42 @@ typedef struct {
 } crosshandle_device_info;
 
 /**
+ * The elements, shape and strides of an array in memory.
+ */
+typedef struct {
+    /**
+     * The size of this structure in bytes. Later versions of the structure are larger.
+     */
+    size_t size;
+    /**
+     * The position of the first element in the memory, in bytes.
+     */
+    size_t offset;
+    /**
+     * DLPack's code of the element type (`DLDataTypeCode`): 0 for signed and 1 for unsigned
+     * integers, 2 for floating-point numbers.
+     */
+    uint8_t type_code;
+    /**
+     * The number of bits of an element, a multiple of 8.
+     */
+    uint8_t type_bits;
+    /**
+     * The number of dimensions.
+     */
+    uint32_t dimensions;
+    /**
+     * The number of elements in each dimension.
+     */
+    const int64_t *shape;
+    /**
+     * The distance between elements in each dimension, in elements. Null if rows follow each other
+     * without gaps, the last dimension being contiguous.
+     */
+    const int64_t *strides;
+} crosshandle_layout;
+
+/**
  * The options of an event. A structure of zeros, with `size` set, has the defaults.
  */
 typedef struct {
@@ -362,15 +696,52 @@ typedef struct {
 } crosshandle_awaited;
 
 /**
- * A handle to memory: the bytes that one process sends to another. A process that has the bytes
- * can open the memory, so send them only to processes that may.
+ * The options of a holder's client. A structure of zeros, with `size` set, has the defaults.
  */
 typedef struct {
     /**
-     * The bytes.
+     * The size of this structure in bytes. Later versions of the structure are larger.
      */
-    uint8_t bytes[CROSSHANDLE_MEMORY_HANDLE_SIZE];
-} crosshandle_memory_handle;
+    size_t size;
+    /**
+     * The directory of the holder's socket, or null for the default directories.
+     */
+    const char *socket_dir;
+    /**
+     * The token that calls present, or null.
+     */
+    const char *token;
+    /**
+     * Maximum time in nanoseconds that a call waits for the holder. 0 is the default of 30 s.
+     */
+    uint64_t timeout_ns;
+    /**
+     * The users as which the holder may run: one of `CROSSHANDLE_PEERS_…`.
+     */
+    uint32_t peers;
+    /**
+     * The user ids for `CROSSHANDLE_PEERS_USERS`.
+     */
+    const uint32_t *users;
+    /**
+     * The number of user ids.
+     */
+    size_t user_count;
+} crosshandle_holder_options;
+
+/**
+ * Memory and its role under a name.
+ */
+typedef struct {
+    /**
+     * The role. No other part of the name has the same one. Null is the role `memory`.
+     */
+    const char *role;
+    /**
+     * The memory, from a context with `no_pooling`.
+     */
+    const crosshandle_memory *memory;
+} crosshandle_part;
 
 /**
  * The options of an allocation. A structure of zeros, with `size` set, has the defaults.
@@ -399,12 +770,6 @@ typedef struct {
     size_t alignment;
 } crosshandle_allocation_options;
 
-/**
- * A function that the library calls once with the program's `user` pointer, when it no longer
- * needs the program's data. A thread of the library may call it. It must not throw.
- */
-typedef void (*crosshandle_release)(void *user);
-
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -414,6 +779,406 @@ extern "C" {
  * it, so the linker and the loader refuse a library with another ABI version.
  */
 extern const uint32_t crosshandle_abi_1;
+
+/**
+ * Registers a callback for signal `value` of an event, which need not be submitted yet. The value
+ * may also be `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`.
+ *
+ * If `subscription` is null, the callback stays registered until it is called. Otherwise the caller
+ * closes the subscription, which cancels the call unless it is already due.
+ *
+ * `release` may be null. Otherwise it is called with `user` once, after the last use of `user`:
+ * after the callback, after the cancellation, or if this call fails.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the system cannot start a thread.
+ */
+crosshandle_result crosshandle_event_on_signal(const crosshandle_event *event,
+                                               uint64_t value,
+                                               crosshandle_callback callback,
+                                               crosshandle_release release,
+                                               void *user,
+                                               crosshandle_subscription **subscription);
+
+/**
+ * Cancels a callback, unless its call is already due. Closing null does nothing.
+ *
+ * The callback may still run when this call returns. The `release` function shows when it cannot
+ * run any more.
+ */
+crosshandle_result crosshandle_subscription_close(crosshandle_subscription *subscription);
+
+/**
+ * Creates a notifier that awaits nothing yet.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the process has no descriptor left. The caller closes the
+ * notifier.
+ */
+crosshandle_result crosshandle_notifier_create(crosshandle_notifier **notifier);
+
+/**
+ * Awaits signal `value` of an event, which need not be submitted yet. The value may also be
+ * `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`. `crosshandle_notifier_next` returns `token` when
+ * the signal has completed or failed.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the token is in use, and `CROSSHANDLE_EXHAUSTED` if the
+ * system cannot start a thread.
+ */
+crosshandle_result crosshandle_notifier_add(const crosshandle_notifier *notifier,
+                                            const crosshandle_event *event,
+                                            uint64_t value,
+                                            uint64_t token);
+
+/**
+ * Cancels the signal with this token. Stores in `removed`, unless that is null, whether the token
+ * was in use.
+ */
+crosshandle_result crosshandle_notifier_remove(const crosshandle_notifier *notifier,
+                                               uint64_t token,
+                                               bool *removed);
+
+/**
+ * Takes the next signal that has completed or failed, without waiting. Stores in `found` whether
+ * there was one. If so, stores its token in `token`, and what a wait for the signal would return in
+ * `result`. The text of a failed signal is this thread's latest error.
+ */
+crosshandle_result crosshandle_notifier_next(const crosshandle_notifier *notifier,
+                                             bool *found,
+                                             uint64_t *token,
+                                             crosshandle_result *result);
+
+/**
+ * Returns the descriptor of the notifier for `poll`, `epoll` and similar calls. It is valid until
+ * the notifier is closed. The program reads nothing from it. Returns -1 on an error.
+ */
+int32_t crosshandle_notifier_fd(const crosshandle_notifier *notifier);
+
+/**
+ * Closes the notifier, and cancels everything that it awaits. Closing null does nothing.
+ */
+crosshandle_result crosshandle_notifier_close(crosshandle_notifier *notifier);
+
+/**
+ * Creates a channel whose slots are in the memory of the context's device.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for options that exceed a limit, and
+ * `CROSSHANDLE_EXHAUSTED` if memory is used up. The caller closes the channel.
+ */
+crosshandle_result crosshandle_channel_create(const crosshandle_context *context,
+                                              const crosshandle_channel_options *options,
+                                              crosshandle_channel **channel);
+
+/**
+ * Opens a channel of another process by its handle. The call waits for the channel's creator for
+ * at most `timeout_ns` nanoseconds.
+ *
+ * Errors: those of `crosshandle_memory_open`, and `CROSSHANDLE_PROTOCOL` for a handle to memory
+ * that is not a channel. The caller closes the channel.
+ */
+crosshandle_result crosshandle_channel_open(const crosshandle_context *context,
+                                            const crosshandle_memory_handle *handle,
+                                            uint64_t timeout_ns,
+                                            crosshandle_channel **channel);
+
+/**
+ * Opens a channel under the name by which a holder keeps it. With `CROSSHANDLE_READ_ONLY`, this
+ * process can only be a consumer.
+ *
+ * Errors: those of `crosshandle_holder_open` and `crosshandle_channel_open`. The caller closes the
+ * channel.
+ */
+crosshandle_result crosshandle_channel_open_name(const crosshandle_context *context,
+                                                 const crosshandle_holder *holder,
+                                                 const char *name,
+                                                 uint32_t access,
+                                                 crosshandle_channel **channel);
+
+/**
+ * Returns a handle to the channel. With `CROSSHANDLE_READ_WRITE`, it grants both roles. With
+ * `CROSSHANDLE_READ_ONLY`, it grants only the role of consumers.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` in a process that has not created the channel. Pass on the
+ * handle that it was opened with instead.
+ */
+crosshandle_result crosshandle_channel_get_handle(const crosshandle_channel *channel,
+                                                  uint32_t access,
+                                                  crosshandle_memory_handle *handle);
+
+/**
+ * Hands the channel over to a holder under a name. The channel then exists as long as the name,
+ * even if all its processes end. `options` may be null for the defaults.
+ *
+ * Errors: those of `crosshandle_holder_hand_over`.
+ */
+crosshandle_result crosshandle_channel_hand_over(const crosshandle_channel *channel,
+                                                 const crosshandle_holder *holder,
+                                                 const char *name,
+                                                 const crosshandle_hold_options *options);
+
+/**
+ * Returns the state of the channel.
+ */
+crosshandle_result crosshandle_channel_get_info(const crosshandle_channel *channel,
+                                                crosshandle_channel_info *info);
+
+/**
+ * Closes the channel object. Its producers, consumers and items stay usable. Closing null does
+ * nothing.
+ */
+crosshandle_result crosshandle_channel_close(crosshandle_channel *channel);
+
+/**
+ * Joins the channel as a producer.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the channel has its maximum number of producers, and
+ * `CROSSHANDLE_PERMISSION_DENIED` if the handle granted only the role of consumers. The caller
+ * closes the producer.
+ */
+crosshandle_result crosshandle_producer_create(const crosshandle_channel *channel,
+                                               crosshandle_producer **producer);
+
+/**
+ * Reserves a slot for an item. This call does not wait.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the producer has its maximum number of reserved slots. The
+ * caller publishes or closes the slot.
+ */
+crosshandle_result crosshandle_producer_reserve(const crosshandle_producer *producer,
+                                                crosshandle_slot **slot);
+
+/**
+ * Publishes the item in a slot, and closes the slot. Waits for room in a full channel for at most
+ * `timeout_ns` nanoseconds. Stores the number of the item in `number` unless that is null.
+ *
+ * Errors: `CROSSHANDLE_TIMED_OUT`, and `CROSSHANDLE_INVALID_ARGUMENT` for a slot of another
+ * producer. After an error the program still has the slot.
+ */
+crosshandle_result crosshandle_producer_publish(const crosshandle_producer *producer,
+                                                crosshandle_slot *slot,
+                                                uint64_t timeout_ns,
+                                                uint64_t *number);
+
+/**
+ * Publishes the item in a slot as `crosshandle_producer_publish` does, while a queue may still
+ * write it. The item is complete when all earlier work of the queue is complete. This call does not
+ * wait for that.
+ *
+ * Errors: those of `crosshandle_producer_publish` and `crosshandle_queue_signal`.
+ */
+crosshandle_result crosshandle_producer_publish_on(const crosshandle_producer *producer,
+                                                   const crosshandle_queue *queue,
+                                                   crosshandle_slot *slot,
+                                                   uint64_t timeout_ns,
+                                                   uint64_t *number);
+
+/**
+ * Copies `size` bytes into a slot, and publishes it. Waits for room in a full channel for at most
+ * `timeout_ns` nanoseconds. Stores the number of the item in `number` unless that is null.
+ *
+ * Errors: `CROSSHANDLE_TIMED_OUT`, and `CROSSHANDLE_INVALID_ARGUMENT` for more bytes than a slot
+ * has.
+ */
+crosshandle_result crosshandle_producer_send(const crosshandle_producer *producer,
+                                             const void *bytes,
+                                             size_t size,
+                                             uint64_t timeout_ns,
+                                             uint64_t *number);
+
+/**
+ * Leaves the channel when the producer's slots are closed too. Closing null does nothing.
+ */
+crosshandle_result crosshandle_producer_close(crosshandle_producer *producer);
+
+/**
+ * Returns the address of the slot: a device address, or a pointer if the channel is on the host.
+ * Returns null on an error. The address is valid until the slot is published or closed.
+ */
+void *crosshandle_slot_data(const crosshandle_slot *slot);
+
+/**
+ * Returns the size of the slot in bytes. Returns 0 on an error.
+ */
+size_t crosshandle_slot_size(const crosshandle_slot *slot);
+
+/**
+ * Sets the length of the item in bytes. The default is the whole slot, or the channel's array.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for more bytes than the slot has, or for another length
+ * than that of the item's array.
+ */
+crosshandle_result crosshandle_slot_set_length(const crosshandle_slot *slot, size_t length);
+
+/**
+ * Makes the item an array, and sets its length.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for an array that does not fit into the slot, and for
+ * another array than the one that the channel was created for.
+ */
+crosshandle_result crosshandle_slot_set_array(const crosshandle_slot *slot,
+                                              const crosshandle_array *array);
+
+/**
+ * Sets `size` bytes that the item carries in addition to its contents, at most
+ * `CROSSHANDLE_USER_BYTES`.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for more bytes.
+ */
+crosshandle_result crosshandle_slot_set_user(const crosshandle_slot *slot,
+                                             const void *bytes,
+                                             size_t size);
+
+/**
+ * Copies `size` bytes from `from` to byte `offset` of the slot. If the host cannot access the slot,
+ * a queue of the device copies them, and the call waits for it without a timeout.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the slot.
+ */
+crosshandle_result crosshandle_slot_write(const crosshandle_slot *slot,
+                                          size_t offset,
+                                          const void *from,
+                                          size_t size);
+
+/**
+ * Copies `size` bytes from byte `source_offset` of memory to byte `offset` of the slot, after
+ * earlier work of the queue. Publish the slot with `crosshandle_producer_publish_on` then.
+ *
+ * Errors: those of `crosshandle_queue_copy`.
+ */
+crosshandle_result crosshandle_queue_copy_to_slot(const crosshandle_queue *queue,
+                                                  const crosshandle_slot *slot,
+                                                  size_t offset,
+                                                  const crosshandle_memory *source,
+                                                  size_t source_offset,
+                                                  size_t size);
+
+/**
+ * Returns the slot to its producer without an item. Closing null does nothing.
+ */
+crosshandle_result crosshandle_slot_close(crosshandle_slot *slot);
+
+/**
+ * Joins the channel as a consumer. A consumer of a broadcast receives items that are published from
+ * now on.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the channel has its maximum number of consumers. The caller
+ * closes the consumer.
+ */
+crosshandle_result crosshandle_consumer_create(const crosshandle_channel *channel,
+                                               crosshandle_consumer **consumer);
+
+/**
+ * Receives the next item, and waits for it for at most `timeout_ns` nanoseconds.
+ *
+ * Errors: `CROSSHANDLE_TIMED_OUT`; `CROSSHANDLE_CHANNEL_CLOSED` if all producers have left and no
+ * item is left; `CROSSHANDLE_PEER_DIED` if one of them died; `CROSSHANDLE_EXHAUSTED` if the
+ * consumer has its maximum number of items; `CROSSHANDLE_PROTOCOL` for an invalid item, which is
+ * skipped; `CROSSHANDLE_COMMAND_FAILED` for an item whose commands failed, which is skipped. The
+ * caller closes the item.
+ */
+crosshandle_result crosshandle_consumer_receive(const crosshandle_consumer *consumer,
+                                                uint64_t timeout_ns,
+                                                crosshandle_item **item);
+
+/**
+ * Receives the newest waiting item, and drops the older ones. Waits for at most `timeout_ns`
+ * nanoseconds if no item is waiting.
+ *
+ * Errors: those of `crosshandle_consumer_receive`.
+ */
+crosshandle_result crosshandle_consumer_receive_latest(const crosshandle_consumer *consumer,
+                                                       uint64_t timeout_ns,
+                                                       crosshandle_item **item);
+
+/**
+ * Receives the next item, and makes all later work of the queue wait until the item is complete.
+ * Waits for a published item for at most `timeout_ns` nanoseconds, but not for the commands that
+ * produce it.
+ *
+ * Errors: those of `crosshandle_consumer_receive` and `crosshandle_queue_wait`.
+ */
+crosshandle_result crosshandle_consumer_receive_on(const crosshandle_consumer *consumer,
+                                                   const crosshandle_queue *queue,
+                                                   uint64_t timeout_ns,
+                                                   crosshandle_item **item);
+
+/**
+ * Returns a descriptor for `poll`, `epoll` and similar calls. It is readable when an item may be
+ * waiting. The program then receives with a timeout of 0 until that times out, which makes the
+ * descriptor unreadable again. The descriptor is valid until the consumer is closed. Returns -1 on
+ * an error.
+ */
+int32_t crosshandle_consumer_fd(const crosshandle_consumer *consumer);
+
+/**
+ * Returns the number of items of a broadcast that were replaced before this consumer received them.
+ * Returns 0 on an error.
+ */
+uint64_t crosshandle_consumer_lost(const crosshandle_consumer *consumer);
+
+/**
+ * Leaves the channel. Its items stay usable. Closing null does nothing.
+ */
+crosshandle_result crosshandle_consumer_close(crosshandle_consumer *consumer);
+
+/**
+ * Returns the address, length, number and time of an item. The address is valid until the item is
+ * closed.
+ */
+crosshandle_result crosshandle_item_get_info(const crosshandle_item *item,
+                                             crosshandle_item_info *info);
+
+/**
+ * Returns the type and the shape of an item that is an array.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for an item that is not an array.
+ */
+crosshandle_result crosshandle_item_get_array(const crosshandle_item *item,
+                                              crosshandle_array *array);
+
+/**
+ * Copies the bytes that the producer has added with `crosshandle_slot_set_user`, at most `size` of
+ * them. Stores how many there are in `length` unless that is null.
+ */
+crosshandle_result crosshandle_item_get_user(const crosshandle_item *item,
+                                             void *bytes,
+                                             size_t size,
+                                             size_t *length);
+
+/**
+ * Copies `size` bytes from byte `offset` of the item to `to`. If the host cannot access the item, a
+ * queue of the device copies them, and the call waits for it without a timeout.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the item.
+ */
+crosshandle_result crosshandle_item_read(const crosshandle_item *item,
+                                         size_t offset,
+                                         void *to,
+                                         size_t size);
+
+/**
+ * Copies `size` bytes from byte `offset` of the item to byte `destination_offset` of memory, after
+ * earlier work of the queue. Release the item with `crosshandle_item_release_on` then.
+ *
+ * Errors: those of `crosshandle_queue_copy`.
+ */
+crosshandle_result crosshandle_queue_copy_from_item(const crosshandle_queue *queue,
+                                                    const crosshandle_memory *destination,
+                                                    size_t destination_offset,
+                                                    const crosshandle_item *item,
+                                                    size_t offset,
+                                                    size_t size);
+
+/**
+ * Closes an item, and frees its slot when all earlier work of the queue is complete.
+ *
+ * Errors: those of `crosshandle_queue_signal`. The item is closed even then, and its slot is free.
+ */
+crosshandle_result crosshandle_item_release_on(crosshandle_item *item,
+                                               const crosshandle_queue *queue);
+
+/**
+ * Closes an item, and frees its slot. Closing null does nothing.
+ */
+crosshandle_result crosshandle_item_close(crosshandle_item *item);
 
 /**
  * Creates a context on a device. `options` may be null for the defaults.
@@ -487,6 +1252,36 @@ crosshandle_result crosshandle_device_get_info(const crosshandle_device *device,
  * Closes the device object. Contexts on the device stay valid. Closing null does nothing.
  */
 crosshandle_result crosshandle_device_close(crosshandle_device *device);
+
+/**
+ * Describes a part of memory as an array in DLPack's form, without a copy.
+ *
+ * The tensor keeps the memory open until the consumer calls its deleter. Memory that was opened
+ * read-only has the flag `DLPACK_FLAG_BITMASK_READ_ONLY`. The program orders accesses with events.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for an array that is not inside the memory, or has a
+ * negative size or stride.
+ */
+crosshandle_result crosshandle_memory_to_dlpack(const crosshandle_memory *memory,
+                                                const crosshandle_context *context,
+                                                const crosshandle_layout *layout,
+                                                DLManagedTensorVersioned **tensor);
+
+/**
+ * Shares the bytes of a tensor of another library, without a copy. The memory starts at the first
+ * element and ends with the last one. The program sends the shape and the type itself.
+ *
+ * The library that made the tensor must have allocated it with the driver of the context's device.
+ * If the call succeeds, the result owns the tensor, and its deleter is called when no process uses
+ * the memory any more. Otherwise the caller still owns the tensor.
+ *
+ * Errors: `CROSSHANDLE_UNSUPPORTED` for a tensor in ordinary memory of the host, and for an
+ * allocation that the driver cannot share. `CROSSHANDLE_INVALID_ARGUMENT` for a tensor of another
+ * device or version, without elements, or with a negative stride. The caller closes the memory.
+ */
+crosshandle_result crosshandle_memory_from_dlpack(const crosshandle_context *context,
+                                                  DLManagedTensorVersioned *tensor,
+                                                  crosshandle_memory **memory);
 
 /**
  * Returns the text of this thread's latest error.
@@ -690,6 +1485,126 @@ crosshandle_result crosshandle_event_handle_to_text(const crosshandle_event_hand
                                                     size_t size);
 
 /**
+ * Creates a client of the holder. `options` may be null for the defaults. No request is sent.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT`. The caller closes the client.
+ */
+crosshandle_result crosshandle_holder_create(const crosshandle_holder_options *options,
+                                             crosshandle_holder **holder);
+
+/**
+ * Hands `count` pieces of memory over to the holder under a name. From then on the holder serves
+ * the memory, and earlier handles stay valid. This process may continue to use the memory, close
+ * it, or end. `options` may be null for the defaults.
+ *
+ * Stores the version of the name in `version`, and in `is_safe` whether the memory outlives the
+ * holder too. Both may be null.
+ *
+ * Errors: `CROSSHANDLE_PEER_DIED` if no holder runs, `CROSSHANDLE_NAME_TAKEN`,
+ * `CROSSHANDLE_PERMISSION_DENIED` without the name's token, `CROSSHANDLE_TIMED_OUT`, and
+ * `CROSSHANDLE_UNSUPPORTED` for memory that cannot be handed over.
+ */
+crosshandle_result crosshandle_holder_hand_over(const crosshandle_holder *holder,
+                                                const char *name,
+                                                const crosshandle_part *parts,
+                                                size_t count,
+                                                const crosshandle_hold_options *options,
+                                                uint64_t *version,
+                                                bool *is_safe);
+
+/**
+ * Opens a name. `access` is `CROSSHANDLE_READ_ONLY` or `CROSSHANDLE_READ_WRITE`.
+ *
+ * Errors: `CROSSHANDLE_PEER_DIED` if no holder runs, `CROSSHANDLE_NO_SUCH_NAME`,
+ * `CROSSHANDLE_PERMISSION_DENIED` without the name's token, and `CROSSHANDLE_TIMED_OUT`. The caller
+ * closes the result.
+ */
+crosshandle_result crosshandle_holder_open(const crosshandle_holder *holder,
+                                           const char *name,
+                                           uint32_t access,
+                                           crosshandle_held **held);
+
+/**
+ * Waits for at most `timeout_ns` nanoseconds until a name has a later version than `version`, and
+ * opens it for reading.
+ *
+ * Errors: those of `crosshandle_holder_open`, also if the name is removed during the wait. The
+ * caller closes the result.
+ */
+crosshandle_result crosshandle_holder_await_version(const crosshandle_holder *holder,
+                                                    const char *name,
+                                                    uint64_t version,
+                                                    uint64_t timeout_ns,
+                                                    crosshandle_held **held);
+
+/**
+ * Removes a name, so that it can no longer be opened. Processes that have its memory open keep it.
+ *
+ * Errors: those of `crosshandle_holder_open`, and `CROSSHANDLE_INVALID_ARGUMENT` if the name is
+ * pinned.
+ */
+crosshandle_result crosshandle_holder_remove(const crosshandle_holder *holder, const char *name);
+
+/**
+ * Sets or clears the protection of a name against removal and replacement.
+ *
+ * Errors: those of `crosshandle_holder_open`.
+ */
+crosshandle_result crosshandle_holder_pin(const crosshandle_holder *holder,
+                                          const char *name,
+                                          bool pinned);
+
+/**
+ * Closes the client. The holder keeps its names. Closing null does nothing.
+ */
+crosshandle_result crosshandle_holder_close(crosshandle_holder *holder);
+
+/**
+ * Returns the version of the name, counted from 1. Returns 0 on an error.
+ */
+uint64_t crosshandle_held_version(const crosshandle_held *held);
+
+/**
+ * Copies the label of the name. The arguments are those of `crosshandle_device_name`.
+ */
+crosshandle_result crosshandle_held_label(const crosshandle_held *held,
+                                          char *label,
+                                          size_t size,
+                                          size_t *length);
+
+/**
+ * Returns the number of pieces of memory under the name. Returns 0 on an error.
+ */
+size_t crosshandle_held_part_count(const crosshandle_held *held);
+
+/**
+ * Copies the role of the piece of memory number `index`. The other arguments are those of
+ * `crosshandle_device_name`.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the index is not below `crosshandle_held_part_count`.
+ */
+crosshandle_result crosshandle_held_role(const crosshandle_held *held,
+                                         size_t index,
+                                         char *role,
+                                         size_t size,
+                                         size_t *length);
+
+/**
+ * Returns a handle to the memory with this role. A null role is `memory`. The handle has the access
+ * with which the name was opened.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the name has no such role.
+ */
+crosshandle_result crosshandle_held_get_handle(const crosshandle_held *held,
+                                               const char *role,
+                                               crosshandle_memory_handle *handle);
+
+/**
+ * Closes the result of opening a name. Closing null does nothing.
+ */
+crosshandle_result crosshandle_held_close(crosshandle_held *held);
+
+/**
  * Allocates `size` bytes of memory of the context's device. `options` may be null for the
  * defaults. The contents are arbitrary.
  *
@@ -831,6 +1746,197 @@ crosshandle_result crosshandle_memory_is_in_use(const crosshandle_memory *memory
  * nothing.
  */
 crosshandle_result crosshandle_memory_close(crosshandle_memory *memory);
+
+/**
+ * Returns the driver's own context, a `CUcontext` or `ze_context_handle_t`. Returns null if the
+ * device has no driver, and on an error. It exists at least as long as the context.
+ */
+void *crosshandle_context_native(const crosshandle_context *context);
+
+/**
+ * Creates a context over a driver's context that the program has made, a `CUcontext` or
+ * `ze_context_handle_t`. `options` may be null for the defaults.
+ *
+ * The program destroys the driver's context after everything that was made from the result is
+ * closed and all submitted work is complete.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for a context of another device, and
+ * `CROSSHANDLE_UNSUPPORTED` if the device has no driver. The caller closes the context.
+ */
+crosshandle_result crosshandle_context_adopt(const crosshandle_device *device,
+                                             void *native,
+                                             const crosshandle_context_options *options,
+                                             crosshandle_context **context);
+
+/**
+ * Creates a shareable event from a driver's event (`CUevent`, `ze_event_handle_t`) in its latest
+ * record. Signal 1 of the result completes when the driver's event happens.
+ *
+ * A `ze_event_handle_t` must exist until the result is complete. The program destroys the driver's
+ * event.
+ *
+ * Errors: `CROSSHANDLE_UNSUPPORTED` if the driver has no events. The caller closes the event.
+ */
+crosshandle_result crosshandle_event_adopt(const crosshandle_context *context,
+                                           void *native,
+                                           crosshandle_event **event);
+
+/**
+ * Creates a driver's event that happens when the latest signal of `event` succeeds or fails. If no
+ * signal was submitted, it happens at once.
+ *
+ * Errors: `CROSSHANDLE_UNSUPPORTED` if the driver has no events. The caller closes the result.
+ */
+crosshandle_result crosshandle_native_event_create(const crosshandle_context *context,
+                                                   const crosshandle_event *event,
+                                                   crosshandle_native_event **native_event);
+
+/**
+ * Returns the driver's event, a `CUevent` or `ze_event_handle_t`. It is valid until the native
+ * event is closed. Returns null on an error.
+ */
+void *crosshandle_native_event_native(const crosshandle_native_event *native_event);
+
+/**
+ * Destroys the driver's event. Submitted waits for a `CUevent` stay valid. Waits for a
+ * `ze_event_handle_t` must have ended. Closing null does nothing.
+ */
+crosshandle_result crosshandle_native_event_close(crosshandle_native_event *native_event);
+
+/**
+ * Creates a queue. The queue runs its commands in order, or each command as soon as possible if
+ * `out_of_order` is true.
+ *
+ * Errors: those of the driver or the operating system. The caller closes the queue.
+ */
+crosshandle_result crosshandle_queue_create(const crosshandle_context *context,
+                                            bool out_of_order,
+                                            crosshandle_queue **queue);
+
+/**
+ * Adopts a queue of the driver: a `cudaStream_t` or `CUstream`, or a `ze_command_list_handle_t` of
+ * an immediate list. Signals and waits of the result are then ordered with the program's own work
+ * on the stream, without waiting on the host.
+ *
+ * The program destroys the stream after it has closed the result and all work is complete.
+ *
+ * Errors: `CROSSHANDLE_UNSUPPORTED` if the device has no driver, and
+ * `CROSSHANDLE_INVALID_ARGUMENT` for a queue of another context. The caller closes the queue.
+ */
+crosshandle_result crosshandle_queue_adopt(const crosshandle_context *context,
+                                           void *native,
+                                           crosshandle_queue **queue);
+
+/**
+ * Returns the driver's own queue, a `CUstream` or `ze_command_list_handle_t`, to which the program
+ * can also submit. Returns null if there is none, and on an error.
+ */
+void *crosshandle_queue_native(const crosshandle_queue *queue);
+
+/**
+ * Signals an event when all earlier work of the queue is complete. Stores the number of the signal
+ * in `value` unless that is null. This call does not wait.
+ *
+ * Errors: those that the driver or the system reports at once.
+ */
+crosshandle_result crosshandle_queue_signal(const crosshandle_queue *queue,
+                                            const crosshandle_event *event,
+                                            uint64_t *value);
+
+/**
+ * Makes all later work of the queue wait for signal `value` of an event, which need not be
+ * submitted yet. The value may also be `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`. This call
+ * does not wait.
+ *
+ * Errors: those that the driver or the system reports at once.
+ */
+crosshandle_result crosshandle_queue_wait(const crosshandle_queue *queue,
+                                          const crosshandle_event *event,
+                                          uint64_t value);
+
+/**
+ * Copies `size` bytes from byte `source_offset` of `source` to byte `destination_offset` of
+ * `destination`, after earlier work of the queue. The command keeps both until it is complete.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for ranges that are not inside the memory,
+ * `CROSSHANDLE_PERMISSION_DENIED` for a destination that was opened read-only, and the errors that
+ * the driver reports at once.
+ */
+crosshandle_result crosshandle_queue_copy(const crosshandle_queue *queue,
+                                          const crosshandle_memory *destination,
+                                          size_t destination_offset,
+                                          const crosshandle_memory *source,
+                                          size_t source_offset,
+                                          size_t size);
+
+/**
+ * Copies `rows` rows of `width` bytes, after earlier work of the queue. The rows start every
+ * `source_pitch` bytes from byte `source_offset` of `source`, and every `destination_pitch` bytes
+ * from byte `destination_offset` of `destination`.
+ *
+ * Errors: those of `crosshandle_queue_copy`.
+ */
+crosshandle_result crosshandle_queue_copy_rows(const crosshandle_queue *queue,
+                                               const crosshandle_memory *destination,
+                                               size_t destination_offset,
+                                               size_t destination_pitch,
+                                               const crosshandle_memory *source,
+                                               size_t source_offset,
+                                               size_t source_pitch,
+                                               size_t width,
+                                               size_t rows);
+
+/**
+ * Fills `size` bytes from byte `offset` of the memory with a pattern of `pattern_size` bytes, after
+ * earlier work of the queue.
+ *
+ * Errors: those of `crosshandle_queue_copy`, and `CROSSHANDLE_INVALID_ARGUMENT` if the range is
+ * not a whole number of patterns.
+ */
+crosshandle_result crosshandle_queue_fill(const crosshandle_queue *queue,
+                                          const crosshandle_memory *memory,
+                                          size_t offset,
+                                          size_t size,
+                                          const void *pattern,
+                                          size_t pattern_size);
+
+/**
+ * Calls a function of the program with `user` on a thread of the library, after earlier work of
+ * the queue. Later work of an in-order queue waits until the function returns. It must not throw.
+ *
+ * If the command fails before its turn, the function is not called. Errors: those that the driver
+ * or the system reports at once.
+ */
+crosshandle_result crosshandle_queue_call(const crosshandle_queue *queue,
+                                          crosshandle_release function,
+                                          void *user);
+
+/**
+ * Makes sure that all submitted work will run without further calls.
+ *
+ * Errors: `CROSSHANDLE_DRIVER`.
+ */
+crosshandle_result crosshandle_queue_flush(const crosshandle_queue *queue);
+
+/**
+ * Waits until all submitted work is complete, for at most `timeout_ns` nanoseconds.
+ *
+ * Errors: `CROSSHANDLE_TIMED_OUT`, and the first error of a command that signals no event, which
+ * is returned once.
+ */
+crosshandle_result crosshandle_queue_finish(const crosshandle_queue *queue, uint64_t timeout_ns);
+
+/**
+ * Stores in `finished` whether all submitted work is complete, without waiting.
+ *
+ * Errors: those of `crosshandle_queue_finish`, except `CROSSHANDLE_TIMED_OUT`.
+ */
+crosshandle_result crosshandle_queue_try_finish(const crosshandle_queue *queue, bool *finished);
+
+/**
+ * Closes the queue. Submitted work still runs. Closing null does nothing.
+ */
+crosshandle_result crosshandle_queue_close(crosshandle_queue *queue);
 
 /**
  * Returns the ABI version of the library. A program that finds the functions with `dlsym` compares

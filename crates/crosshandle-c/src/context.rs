@@ -47,38 +47,43 @@ pub struct crosshandle_context_options {
     pub exchange_timeout_ns: u64,
 }
 
-impl crosshandle_context_options {
-    /// Converts the options of a program.
-    unsafe fn read(&self) -> Result<ContextOptions> {
-        if self.size != size_of::<Self>() {
-            return Err(Failure::invalid(
-                "set `size` to the size of crosshandle_context_options",
-            ));
-        }
-        let mut options = ContextOptions::new()
-            .pooling(!self.no_pooling)
-            .huge_pages(!self.no_huge_pages)
-            .overcommit(self.overcommit);
-        // SAFETY: promised by the caller.
-        let (name, directory, users) = unsafe {
-            (
-                optional_text(self.name)?,
-                optional_text(self.socket_dir)?,
-                list(self.users, self.user_count)?,
-            )
-        };
-        if let Some(name) = name {
-            options = options.name(name);
-        }
-        if let Some(directory) = directory {
-            options = options.socket_dir(directory);
-        }
-        options = options.peers(peers(self.peers, users)?);
-        if self.exchange_timeout_ns != 0 {
-            options = options.exchange_timeout(timeout(self.exchange_timeout_ns));
-        }
-        Ok(options)
+/// Converts the options of a program, or returns the defaults for null.
+pub(crate) unsafe fn read_options(
+    options: *const crosshandle_context_options,
+) -> Result<ContextOptions> {
+    let mut chosen = ContextOptions::new();
+    // SAFETY: promised by the caller.
+    let Ok(options) = (unsafe { given(options) }) else {
+        return Ok(chosen);
+    };
+    if options.size != size_of::<crosshandle_context_options>() {
+        return Err(Failure::invalid(
+            "set `size` to the size of crosshandle_context_options",
+        ));
     }
+    // SAFETY: promised by the caller.
+    let (name, directory, users) = unsafe {
+        (
+            optional_text(options.name)?,
+            optional_text(options.socket_dir)?,
+            list(options.users, options.user_count)?,
+        )
+    };
+    chosen = chosen
+        .pooling(!options.no_pooling)
+        .huge_pages(!options.no_huge_pages)
+        .overcommit(options.overcommit)
+        .peers(peers(options.peers, users)?);
+    if let Some(name) = name {
+        chosen = chosen.name(name);
+    }
+    if let Some(directory) = directory {
+        chosen = chosen.socket_dir(directory);
+    }
+    if options.exchange_timeout_ns != 0 {
+        chosen = chosen.exchange_timeout(timeout(options.exchange_timeout_ns));
+    }
+    Ok(chosen)
 }
 
 /// Converts one of `CROSSHANDLE_PEERS_…` and a list of users.
@@ -102,10 +107,7 @@ pub unsafe extern "C" fn crosshandle_context_create(
 ) -> crosshandle_result {
     entry! {
         let context = place(context)?;
-        let options = match options.is_null() {
-            true => ContextOptions::new(),
-            false => given(options)?.read()?,
-        };
+        let options = read_options(options)?;
         context.write(open(Context::with_options(get(device)?, options)?));
         Ok(())
     }

@@ -55,8 +55,12 @@ pub enum crosshandle_result {
     CROSSHANDLE_WRONG_VERSION = 20,
     /// This library has a bug, whose description is on the standard error.
     CROSSHANDLE_PANIC = 21,
-    /// Another error, which this version of the header does not know.
-    CROSSHANDLE_OTHER = 22,
+    /// All producers have left the channel, and all items were received.
+    CROSSHANDLE_CHANNEL_CLOSED = 22,
+    /// Another thread is using the object, which only one thread at a time may use.
+    CROSSHANDLE_IN_USE = 23,
+    /// Another error.
+    CROSSHANDLE_OTHER = 24,
 }
 
 use crosshandle_result::*;
@@ -75,6 +79,10 @@ pub(crate) enum Failure {
 
 impl Failure {
     pub(crate) const NULL: Self = Self::Misuse(CROSSHANDLE_NULL, "an argument is null");
+    pub(crate) const IN_USE: Self = Self::Misuse(
+        CROSSHANDLE_IN_USE,
+        "another thread is using this object, which only one thread at a time may use",
+    );
     pub(crate) const PANIC: Self = Self::Misuse(
         CROSSHANDLE_PANIC,
         "crosshandle has a bug: the standard error has its description",
@@ -147,6 +155,7 @@ pub(crate) fn code_of(error: &Error) -> crosshandle_result {
     }
     match error.kind() {
         ErrorKind::BadHandle => CROSSHANDLE_BAD_HANDLE,
+        ErrorKind::Closed => CROSSHANDLE_CHANNEL_CLOSED,
         ErrorKind::Stale => CROSSHANDLE_STALE,
         ErrorKind::PeerDead => CROSSHANDLE_PEER_DIED,
         ErrorKind::PermissionDenied => CROSSHANDLE_PERMISSION_DENIED,

@@ -195,8 +195,17 @@ pub struct crosshandle_awaited {
     pub value: u64,
 }
 
+/// Returns the number of the signal that a value of the program means now.
+pub(crate) fn number(event: &Event, value: u64) -> u64 {
+    match value {
+        CROSSHANDLE_LATEST => event.latest_or_first(),
+        CROSSHANDLE_SUBMITTED => event.submitted(),
+        value => value,
+    }
+}
+
 /// Converts a list of awaited signals.
-pub(crate) unsafe fn read_awaited<'a>(
+unsafe fn read_awaited<'a>(
     awaited: *const crosshandle_awaited,
     count: usize,
 ) -> Result<Vec<(&'a Event, u64)>> {
@@ -205,12 +214,7 @@ pub(crate) unsafe fn read_awaited<'a>(
     let read = |awaited: &crosshandle_awaited| {
         // SAFETY: promised by the caller.
         let event = unsafe { get(awaited.event) }?;
-        let value = match awaited.value {
-            CROSSHANDLE_LATEST => event.latest_or_first(),
-            CROSSHANDLE_SUBMITTED => event.submitted(),
-            value => value,
-        };
-        Ok((event, value))
+        Ok((event, number(event, awaited.value)))
     };
     awaited.iter().map(read).collect()
 }

@@ -29,21 +29,33 @@
 // The top comment has the contract of all functions.
 #![allow(clippy::missing_safety_doc)]
 
+mod awaiting;
 mod boundary;
+mod channel;
 mod context;
 mod device;
+mod dlpack;
 mod error;
 mod event;
 mod handle;
+mod holder;
 mod memory;
+mod native;
 mod object;
+mod queue;
 mod version;
 
+pub use awaiting::*;
 pub use boundary::CROSSHANDLE_FOREVER;
+pub use channel::*;
 pub use context::*;
 pub use device::*;
+pub use dlpack::*;
 pub use error::*;
 pub use event::*;
 pub use handle::*;
+pub use holder::*;
 pub use memory::*;
+pub use native::*;
+pub use queue::*;
 pub use version::*;

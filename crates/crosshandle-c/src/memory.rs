@@ -62,6 +62,10 @@ impl Owner {
     pub(crate) fn new(release: crosshandle_release, user: *mut c_void) -> Self {
         Self { release, user }
     }
+
+    pub(crate) fn pointer(&self) -> *mut c_void {
+        self.user
+    }
 }
 
 impl Drop for Owner {

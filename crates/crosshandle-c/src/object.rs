@@ -12,8 +12,9 @@ use crate::error::{Failure, Result};
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Number of closed slots of one kind that are not reused, so that their use is detected.
 const KEPT_CLOSED: usize = 64;
@@ -165,6 +166,60 @@ pub(crate) unsafe fn close<T: Object>(object: *mut T) -> Result<Option<T::Value>
     let value = unsafe { (*slot.value.get()).assume_init_read() };
     T::closed_slots().add(slot);
     Ok(Some(value))
+}
+
+/// A value that one thread at a time uses. A second thread gets an error, and does not wait.
+pub(crate) struct Exclusive<T> {
+    is_in_use: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the flag lets one thread at a time access the value.
+unsafe impl<T: Send> Sync for Exclusive<T> {}
+
+/// Access to the value of an [`Exclusive`], which ends on drop.
+pub(crate) struct Entered<'a, T>(&'a Exclusive<T>);
+
+impl<T> Exclusive<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            is_in_use: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Entered<'_, T>> {
+        match self.is_in_use.swap(true, Ordering::Acquire) {
+            false => Ok(Entered(self)),
+            true => Err(Failure::IN_USE),
+        }
+    }
+}
+
+impl<T> Deref for Entered<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this value has set the flag, so nothing else accesses the value.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Entered<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Entered<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.is_in_use.store(false, Ordering::Release);
+    }
 }
 
 #[cfg(test)]

@@ -1,33 +1,9 @@
 /* Calls functions with wrong arguments. Each call must return the right error, and the process must
  * survive. */
 
-#include <crosshandle.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "check.h"
+
 #include <string.h>
-
-#define EXPECT(expected, call) expect((expected), (call), #call, __LINE__)
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-            exit(1); \
-        } \
-    } while (0)
-
-static void expect(crosshandle_result expected, crosshandle_result actual, const char *call, int line)
-{
-    const char *message = crosshandle_error_message();
-    if (actual != expected) {
-        fprintf(stderr, "line %d: %s returned %d instead of %d: %s\n", line, call, (int)actual,
-                (int)expected, message);
-        exit(1);
-    }
-    if (expected != CROSSHANDLE_OK && message[0] == 0) {
-        fprintf(stderr, "line %d: %s left no message\n", line, call);
-        exit(1);
-    }
-}
 
 int main(void)
 {

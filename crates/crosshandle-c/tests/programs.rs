@@ -1,5 +1,6 @@
 //! Compiles programs in C and C++ with the system's compilers, and runs them.
 
+use crosshandle::holder::{self, ServeOptions};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -8,6 +9,9 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 /// Timeout of a compilation or a program in seconds, far longer than any needs.
 const DEADLINE: i64 = 120;
@@ -17,11 +21,10 @@ fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the directory in which Cargo has built the libraries.
+/// Returns the directory in which Cargo has built the libraries, next to the tests.
 fn library_dir() -> PathBuf {
     let test = std::env::current_exe().expect("this program");
-    let directory = test.parent().and_then(Path::parent).expect("a directory");
-    directory.to_owned()
+    test.parent().expect("a directory").to_owned()
 }
 
 /// How a program is linked with the library.
@@ -31,24 +34,34 @@ enum Link {
     Static,
 }
 
-/// A compiler of the machine, and the language that it compiles.
-#[derive(Clone, Debug)]
+/// A compiler of the machine, the language that it compiles, and further options.
 struct Compiler {
     program: OsString,
     is_cpp: bool,
+    options: Vec<&'static str>,
 }
 
 impl Compiler {
+    fn new(program: OsString, is_cpp: bool) -> Self {
+        let options = vec![match is_cpp {
+            true => "-std=c++17",
+            false => "-std=c11",
+        }];
+        Self {
+            program,
+            is_cpp,
+            options,
+        }
+    }
+
     fn c() -> Self {
         let program = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-        let is_cpp = false;
-        Self { program, is_cpp }
+        Self::new(program, false)
     }
 
     fn cpp() -> Self {
         let program = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-        let is_cpp = true;
-        Self { program, is_cpp }
+        Self::new(program, true)
     }
 
     /// Returns the default compilers, and clang if the machine has it.
@@ -57,8 +70,7 @@ impl Compiler {
         for (program, is_cpp) in [("clang", false), ("clang++", true)] {
             let found = Command::new(program).arg("--version").output();
             if found.is_ok_and(|output| output.status.success()) {
-                let program = program.into();
-                all.push(Self { program, is_cpp });
+                all.push(Self::new(program.into(), is_cpp));
             }
         }
         all
@@ -74,12 +86,10 @@ impl Compiler {
             Link::Static => "static",
         };
         let own = std::process::id();
-        let program = directory.join(format!("{name}-{}-{linked}-{own}", compiler.display()));
+        let name = format!("{name}-{}-{linked}-{own}", compiler.display());
+        let program = directory.join(name);
         let mut command = Command::new(&self.program);
-        command.arg(match self.is_cpp {
-            true => "-std=c++17",
-            false => "-std=c11",
-        });
+        command.args(&self.options);
         command
             .args(WARNINGS)
             .args(["-D_GNU_SOURCE", "-g", "-pthread"]);
@@ -91,7 +101,7 @@ impl Compiler {
                 let mut path = OsString::from("-Wl,-rpath,");
                 path.push(&libraries);
                 command.arg("-L").arg(&libraries).arg(path);
-                command.arg("-lcrosshandle_c");
+                command.args(["-lcrosshandle_c", "-ldl"]);
             }
             Link::Static => {
                 command.arg(libraries.join("libcrosshandle_c.a"));
@@ -132,7 +142,7 @@ fn run(command: &mut Command) -> Output {
     assert_eq!(ready.expect("a wait"), 1, "{command:?} is late");
     let status = child.0.wait().expect("it has ended");
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let mut take = |pipe: Option<&mut dyn std::io::Read>, to: &mut Vec<u8>| {
+    let take = |pipe: Option<&mut dyn std::io::Read>, to: &mut Vec<u8>| {
         pipe.expect("piped").read_to_end(to).expect("its output")
     };
     take(child.0.stdout.as_mut().map(|pipe| pipe as _), &mut stdout);
@@ -164,14 +174,32 @@ impl Drop for Sockets {
     }
 }
 
+/// The exit code of an example that lacks a device.
+const SKIPPED: i32 = 77;
+
 /// Runs a program that checks its own results, and returns what it has printed.
 fn succeed(program: &Path) -> String {
-    let sockets = Sockets::new(program);
-    let output = run(Command::new(program).env("CROSSHANDLE_SOCKET_DIR", &sockets.0));
+    succeed_in(program, &Sockets::new(program))
+}
+
+fn succeed_in(program: &Path, sockets: &Sockets) -> String {
+    let mut command = Command::new(program);
+    command.env("CROSSHANDLE_SOCKET_DIR", &sockets.0);
+    // Cargo sets it for the tests, with a directory that may have an older library.
+    command.env_remove("LD_LIBRARY_PATH");
+    let output = run(&mut command);
     let _ = fs::remove_file(program);
     let [printed, errors] =
         [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     let name = program.display();
+    if output.status.code() == Some(SKIPPED) {
+        let has_gpu = Path::new("/dev/nvidiactl").exists();
+        assert!(
+            !has_gpu,
+            "{name} is skipped although there is a GPU: {printed}"
+        );
+        return printed.into_owned();
+    }
     assert!(
         output.status.success(),
         "{name}: {}\n{printed}{errors}",
@@ -209,9 +237,45 @@ fn the_static_library_is_complete() {
 }
 
 #[test]
-fn misuse_returns_errors() {
-    let source = crate_dir().join("tests/misuse.c");
-    succeed(&Compiler::c().build(&source, Link::Shared));
+fn tests_in_c_succeed() {
+    let mut tests = sources("tests", "c");
+    // This program needs a holder.
+    tests.retain(|source| !source.ends_with("holder.c"));
+    assert!(tests.len() >= 3, "{tests:?}");
+    for source in tests {
+        succeed(&Compiler::c().build(&source, Link::Shared));
+    }
+}
+
+#[test]
+fn tests_in_cpp_succeed_in_every_standard() {
+    let throwing = ("tests/throwing.cpp", vec!["-std=c++17"]);
+    let returning = "tests/returning.cpp";
+    let old = (returning, vec!["-std=c++17", "-fno-exceptions"]);
+    let new = (returning, vec!["-std=c++20", "-fno-exceptions"]);
+    for (source, options) in [throwing, old, new] {
+        let mut compiler = Compiler::cpp();
+        compiler.options = options;
+        succeed(&compiler.build(&crate_dir().join(source), Link::Shared));
+    }
+}
+
+#[test]
+fn a_holder_keeps_memory_and_channels_of_c_programs() {
+    let program = Compiler::c().build(&crate_dir().join("tests/holder.c"), Link::Shared);
+    let sockets = Sockets::new(&program);
+    let (stop, keep) = rustix::pipe::pipe().expect("a pipe");
+    let options = ServeOptions::new()
+        .socket_dir(&sockets.0)
+        .stop_when_readable(stop);
+    let (ready, is_ready) = mpsc::channel();
+    let holder = thread::spawn(move || holder::serve(options, || ready.send(()).expect("heard")));
+    is_ready
+        .recv_timeout(Duration::from_secs(DEADLINE as u64))
+        .expect("a holder");
+    succeed_in(&program, &sockets);
+    drop(keep);
+    holder.join().expect("no panic").expect("it held");
 }
 
 #[test]

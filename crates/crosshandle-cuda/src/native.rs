@@ -7,7 +7,7 @@ use super::memory::external;
 use super::queue;
 use crosshandle_hal::{
     BackendContext, BackendQueue, BackendSegment, NativeBarrier, NativeContext, NativeDevice,
-    NativeEvent,
+    NativeEvent, NativeRecording,
 };
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DriverAllocation, Ownership};
@@ -91,6 +91,10 @@ impl NativeContext for CudaContext {
             event: gpu.driver().create_event(false)?,
             gpu: Arc::clone(gpu),
         }))
+    }
+
+    fn create_recording(&self) -> Result<Arc<dyn NativeRecording>> {
+        Ok(Arc::new(queue::graph::RecordedGraph::create(self.gpu())?))
     }
 
     unsafe fn wait_for_event(

@@ -33,7 +33,8 @@ impl RecordedWork {
             | Work::CopyImage(_)
             | Work::Fill { .. }
             | Work::Fill2d(_)
-            | Work::Launch(_) => Ok(Self(work)),
+            | Work::Launch(_)
+            | Work::Recorded(_) => Ok(Self(work)),
             Work::Call(_) | Work::Native(_) => Err(Error::Unsupported(
                 "a function that runs once cannot be recorded in a graph; use one that can run again \
                  (`Command::call_repeatedly`), or submit it between two runs"

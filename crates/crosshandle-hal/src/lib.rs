@@ -152,7 +152,7 @@ pub use image::{
 pub use memory::{BackendDriverHandles, BackendFabric, BackendRange, BackendSegment};
 pub use native::{
     NativeAllocations, NativeBarrier, NativeContext, NativeDevice, NativeEvent, NativeKernels,
-    NativePrograms, NativeQueue,
+    NativePrograms, NativeQueue, NativeRecording,
 };
 pub use program::{BackendKernel, BackendProgram, BackendPrograms};
 pub use queue::BackendQueue;

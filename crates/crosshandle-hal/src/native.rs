@@ -1,6 +1,6 @@
 //! Objects of drivers, for programs that call the driver too.
 
-use super::{BackendContext, BackendProgram, BackendQueue, BackendSegment};
+use super::{BackendContext, BackendProgram, BackendQueue, BackendSegment, Work};
 use crosshandle_types::error::Result;
 use crosshandle_types::{DriverAllocation, Ownership};
 use std::any::Any;
@@ -58,6 +58,9 @@ pub trait NativeContext {
         ownership: Ownership,
     ) -> Result<Option<Box<dyn Any + Send>>>;
 
+    /// Creates an empty recording, to which the program appends commands.
+    fn create_recording(&self) -> Result<Arc<dyn NativeRecording>>;
+
     /// Returns the barrier of the context, if the driver can wait for all of a context's work.
     fn barrier(&self) -> Option<&dyn NativeBarrier> {
         None
@@ -97,6 +100,16 @@ pub trait NativeContext {
     fn allocations(&self) -> Option<&dyn NativeAllocations> {
         None
     }
+}
+
+/// Commands that the program records by calling the driver. They become one node of a graph.
+pub trait NativeRecording: Send + Sync {
+    /// Returns the driver's object to which the program appends commands.
+    fn raw(&self) -> usize;
+
+    /// Ends the recording, and returns the work of the node. This is work for graphs of the driver
+    /// ([`Work::Recorded`]), or a function that runs the commands and waits for them.
+    fn finish(self: Arc<Self>) -> Result<Work>;
 }
 
 /// A driver that can wait for all work of a context.

@@ -110,16 +110,23 @@ pub enum Work {
     Launch(Box<Launch>),
     /// A run of a graph's nodes.
     Graph(Box<GraphRun>),
+    /// Commands that the program recorded in a graph of the driver. Only nodes of driver graphs
+    /// have this work.
+    Recorded(Arc<dyn Any + Send + Sync>),
 }
 
 impl Work {
     /// Returns the operands that the work names. A launch names none, because its arguments keep
-    /// their own memory. A graph names none either, because its nodes keep theirs.
+    /// their own memory. A graph names none either, because its nodes keep theirs. The memory of
+    /// recorded commands is unknown.
     pub fn operands(&self) -> impl Iterator<Item = &Operand> {
         let (to, from) = match self {
-            Self::Marker | Self::Call(_) | Self::Native(_) | Self::Launch(_) | Self::Graph(_) => {
-                (None, None)
-            }
+            Self::Marker
+            | Self::Call(_)
+            | Self::Native(_)
+            | Self::Launch(_)
+            | Self::Graph(_)
+            | Self::Recorded(_) => (None, None),
             Self::Copy { to, from, .. } => (Some(to), Some(from)),
             Self::CopyRect(copy) => (Some(&copy.to), Some(&copy.from)),
             Self::CopyImage(copy) => (copy.to.operand(), copy.from.operand()),

@@ -3,12 +3,12 @@
 
 use super::context::LevelZeroContext;
 use super::device::Gpu;
-use super::driver::{CreatedEvent, DriverContext, Handle, List, ProgramEvent};
+use super::driver::{CreatedEvent, DriverContext, Handle, List, ProgramEvent, RecordedList};
 use super::memory::LevelZeroSegment;
 use super::queue;
 use crosshandle_hal::{
     BackendContext, BackendObject, BackendQueue, BackendSegment, NativeAllocations, NativeContext,
-    NativeDevice, NativeEvent,
+    NativeDevice, NativeEvent, NativeRecording,
 };
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DriverAllocation, Ownership};
@@ -55,6 +55,12 @@ impl NativeContext for LevelZeroContext {
         // SAFETY: promised by the caller.
         let list = unsafe { List::adopt(self.context(), object(list), is_given)? };
         queue::adopt(self.queue_common(), list)
+    }
+
+    fn create_recording(&self) -> Result<Arc<dyn NativeRecording>> {
+        let gpu = self.gpu();
+        let list = RecordedList::create(self.context(), Gpu::handle(gpu), gpu.group())?;
+        Ok(Arc::new(list))
     }
 
     fn create_event(&self) -> Result<Arc<dyn NativeEvent>> {

@@ -114,9 +114,15 @@ tables! {
     zeGetContextProcAddrTable ze_context_dditable_t [0: 8, 1: 9]
         pfnCreate = context::zeContextCreate
         pfnDestroy = context::zeContextDestroy;
-    zeGetCommandQueueProcAddrTable ze_command_queue_dditable_t [0: 4, 9: 6, 17: 9];
+    zeGetCommandQueueProcAddrTable ze_command_queue_dditable_t [0: 4, 9: 6, 17: 9]
+        pfnCreate = command_queue::zeCommandQueueCreate
+        pfnDestroy = command_queue::zeCommandQueueDestroy
+        pfnExecuteCommandLists = command_queue::zeCommandQueueExecuteCommandLists
+        pfnSynchronize = command_queue::zeCommandQueueSynchronize;
     zeGetCommandListProcAddrTable ze_command_list_dditable_t
         [0: 26, 3: 28, 6: 29, 9: 34, 12: 36, 14: 38, 16: 41, 17: 52]
+        pfnCreate = list::zeCommandListCreate
+        pfnClose = list::zeCommandListClose
         pfnCreateImmediate = list::zeCommandListCreateImmediate
         pfnDestroy = list::zeCommandListDestroy
         pfnAppendBarrier = append::zeCommandListAppendBarrier

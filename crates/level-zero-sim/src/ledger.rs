@@ -25,6 +25,7 @@ resources! {
     Device "devices",
     Context "contexts",
     List "command-lists",
+    Queue "command-queues",
     Memory "allocations",
     OpenedMemory "opened-allocations",
     Physical "physical-memory",

@@ -119,6 +119,7 @@
 mod append;
 mod call;
 mod checks;
+mod command_queue;
 mod context;
 mod counter;
 mod counter_event;

@@ -1,11 +1,13 @@
-//! Command lists, which execute commands as they are appended.
+//! Command lists. Immediate lists execute commands as they are appended. Other lists record
+//! commands, and a command queue executes them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use level_zero_sys::*;
 
 use crate::call::{
-    Few, INVALID_ARGUMENT, Result, UNSUPPORTED_ENUMERATION, entry, present, read, read_all, write,
+    Few, INVALID_ARGUMENT, Result, UNSUPPORTED_ENUMERATION, UNSUPPORTED_FEATURE, entry, present,
+    read, read_all, write,
 };
 use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
@@ -27,7 +29,19 @@ pub(crate) struct List {
     /// Whether the list's queue group runs kernels.
     computes: bool,
     in_order: bool,
-    engine: Engine,
+    kind: Kind,
+}
+
+enum Kind {
+    Immediate(Engine),
+    Recorded(Mutex<Recorded>),
+}
+
+/// The commands of a list that is not immediate.
+#[derive(Default)]
+struct Recorded {
+    commands: Vec<(Work, Few<Arc<Region>>)>,
+    is_closed: bool,
 }
 
 impl Object for List {
@@ -62,17 +76,29 @@ impl List {
         waits
             .iter()
             .try_for_each(|event| event.can_be_waited_for())?;
+        let engine = match &self.kind {
+            Kind::Immediate(engine) => engine,
+            Kind::Recorded(recorded) => {
+                // No client of this driver records events in such a list.
+                if signal.is_some() || !waits.is_empty() {
+                    return Err(UNSUPPORTED_FEATURE);
+                }
+                let mut recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
+                if recorded.is_closed {
+                    return Err(INVALID_ARGUMENT);
+                }
+                recorded.commands.push((work, regions));
+                return Ok(());
+            }
+        };
         if let (Some(event), true) = (&signal, self.in_order) {
             event.count();
         }
-        let mut uses: Few<Use> = regions
-            .iter()
-            .map(|region| region.use_count.take())
-            .collect();
+        let mut uses = uses_of(&regions);
         let events = waits.iter().chain(&signal);
         uses.extend(events.map(|event| event.use_count.take()));
         uses.extend(work.uses());
-        self.engine.submit(Submitted {
+        engine.submit(Submitted {
             waits: waits.iter().map(|event| event.wait()).collect(),
             work,
             signal: signal.map(|event| event.signal()),
@@ -80,6 +106,37 @@ impl List {
             regions,
         });
         Ok(())
+    }
+
+    /// Executes the recorded commands.
+    pub(crate) fn execute(&self, device: &Arc<Device>, engine: &Engine) -> Result<()> {
+        let Kind::Recorded(recorded) = &self.kind else {
+            return Err(INVALID_ARGUMENT);
+        };
+        let recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        if !recorded.is_closed || !Arc::ptr_eq(&self.device, device) {
+            return Err(INVALID_ARGUMENT);
+        }
+        for (work, regions) in &recorded.commands {
+            let mut uses = uses_of(regions);
+            uses.extend(work.uses());
+            engine.submit(Submitted {
+                waits: Few::new(),
+                work: work.clone(),
+                signal: None,
+                uses,
+                regions: regions.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns the engine of an immediate list.
+    fn engine(&self) -> Result<&Engine> {
+        match &self.kind {
+            Kind::Immediate(engine) => Ok(engine),
+            Kind::Recorded(_) => Err(INVALID_ARGUMENT),
+        }
     }
 
     /// Returns whether the list runs kernels on this device.
@@ -103,7 +160,46 @@ impl List {
     }
 }
 
+/// Marks memory as used while the result lives.
+fn uses_of(regions: &[Arc<Region>]) -> Few<Use> {
+    regions
+        .iter()
+        .map(|region| region.use_count.take())
+        .collect()
+}
+
 entry! {
+    fn zeCommandListCreate(
+        context: ze_context_handle_t,
+        device: ze_device_handle_t,
+        desc: *const ze_command_list_desc_t,
+        list: *mut ze_command_list_handle_t,
+    ) {
+        let named_context = context.expose_provenance();
+        let (context, device) = pair(context, device)?;
+        let desc = read(desc)?;
+        present(list)?;
+        let group = QUEUE_GROUPS.get(desc.commandQueueGroupOrdinal as usize);
+        let group = group.ok_or(INVALID_ARGUMENT)?;
+        write(list, handles::create(Arc::new(List {
+            context,
+            named_context,
+            device,
+            computes: group & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE != 0,
+            in_order: true,
+            kind: Kind::Recorded(Mutex::default()),
+        }))?)
+    }
+
+    fn zeCommandListClose(list: ze_command_list_handle_t) {
+        let list = handles::get::<List, _>(list)?;
+        let Kind::Recorded(recorded) = &list.kind else {
+            return Err(INVALID_ARGUMENT);
+        };
+        recorded.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
+        Ok(())
+    }
+
     fn zeCommandListCreateImmediate(
         context: ze_context_handle_t,
         device: ze_device_handle_t,
@@ -121,7 +217,7 @@ entry! {
         write(list, handles::create(Arc::new(List {
             context,
             named_context,
-            engine: Engine::new(device.clone())?,
+            kind: Kind::Immediate(Engine::new(device.clone())?),
             device,
             computes: group & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE != 0,
             in_order: desc.flags & ZE_COMMAND_QUEUE_FLAG_IN_ORDER != 0,
@@ -130,15 +226,15 @@ entry! {
 
     fn zeCommandListDestroy(list: ze_command_list_handle_t) {
         let list = handles::take::<List, _>(list, |_| Ok(()))?;
-        if !list.engine.is_idle() {
+        if list.engine().is_ok_and(|engine| !engine.is_idle()) {
             misuse(Check::DestroyInUse, "the list still has commands to execute");
         }
         Ok(())
     }
 
     fn zeCommandListIsImmediate(list: ze_command_list_handle_t, to: *mut ze_bool_t) {
-        handles::get::<List, _>(list)?;
-        write(to, 1)
+        let list = handles::get::<List, _>(list)?;
+        write(to, matches!(list.kind, Kind::Immediate(_)).into())
     }
 
     fn zeCommandListGetContextHandle(
@@ -151,6 +247,6 @@ entry! {
 
     fn zeCommandListHostSynchronize(list: ze_command_list_handle_t, timeout: u64) {
         let list = handles::get::<List, _>(list)?;
-        code(list.engine.wait(Deadline::after(timeout)))
+        code(list.engine()?.wait(Deadline::after(timeout)))
     }
 }

@@ -132,6 +132,13 @@ loader! {
         zeContextCreate: ze_pfnContextCreate_t,
         zeContextDestroy: ze_pfnContextDestroy_t,
 
+        zeCommandQueueCreate: ze_pfnCommandQueueCreate_t,
+        zeCommandQueueDestroy: ze_pfnCommandQueueDestroy_t,
+        zeCommandQueueExecuteCommandLists: ze_pfnCommandQueueExecuteCommandLists_t,
+        zeCommandQueueSynchronize: ze_pfnCommandQueueSynchronize_t,
+
+        zeCommandListCreate: ze_pfnCommandListCreate_t,
+        zeCommandListClose: ze_pfnCommandListClose_t,
         zeCommandListCreateImmediate: ze_pfnCommandListCreateImmediate_t,
         zeCommandListDestroy: ze_pfnCommandListDestroy_t,
         zeCommandListAppendBarrier: ze_pfnCommandListAppendBarrier_t,

@@ -20,6 +20,8 @@ pub(crate) enum Step<'a> {
     Copy(&'a RectCopy),
     /// A fill with a repeated word. The address is aligned for the word.
     Fill(DeviceAddress, FillWord, usize),
+    /// The nodes of another graph as they are now. The driver copies them.
+    Child(GraphHandle),
     /// A launch of a function. Each argument has a place of the parameter's size.
     Launch(FunctionHandle, Grid, &'a mut [*mut c_void]),
 }
@@ -64,6 +66,11 @@ impl Driver {
 }
 
 impl Graph {
+    /// Returns the description, to which the program may add nodes too.
+    pub(crate) fn description(&self) -> GraphHandle {
+        self.description
+    }
+
     /// Adds a node that runs after other nodes, which are given by their indices. Returns the index
     /// of the new node.
     ///
@@ -83,6 +90,11 @@ impl Graph {
                 Step::Empty => {
                     let code = (library.graph_add_empty)(&mut node, graph, before, count);
                     driver.check("cuGraphAddEmptyNode", code)?;
+                }
+                Step::Child(child) => {
+                    let add = library.graph_add_child;
+                    let code = add(&mut node, graph, before, count, child);
+                    driver.check("cuGraphAddChildGraphNode", code)?;
                 }
                 Step::Copy(copy) => {
                     let parameters = copy.description();
@@ -137,7 +149,8 @@ impl Graph {
         // to this graph. The caller promises the rest.
         unsafe {
             match step {
-                Step::Empty => Ok(()),
+                // Such nodes are never replaced in place.
+                Step::Empty | Step::Child(_) => Ok(()),
                 Step::Copy(copy) => {
                     let parameters = copy.description();
                     let code = (library.graph_run_set_memcpy)(run, node, &parameters, self.context);

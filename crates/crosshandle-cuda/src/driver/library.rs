@@ -231,6 +231,7 @@ library_of_some! {
     unsafe {
         graph_destroy = cuGraphDestroy(GraphHandle);
         graph_add_empty = cuGraphAddEmptyNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize);
+        graph_add_child = cuGraphAddChildGraphNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, GraphHandle);
         graph_add_kernel = cuGraphAddKernelNode_v2(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_KERNEL_NODE_PARAMS_v2);
         graph_add_memcpy = cuGraphAddMemcpyNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_MEMCPY3D, ContextHandle);
         graph_add_memset = cuGraphAddMemsetNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_MEMSET_NODE_PARAMS, ContextHandle);

@@ -29,11 +29,12 @@ use std::sync::OnceLock;
 pub(super) use cudarc::driver::sys;
 pub(super) use function::Grid;
 pub(super) use graph::{Graph, Step};
+pub(crate) use handle::GraphHandle;
 pub(super) use handle::{
     ArrayHandle, ContextHandle, EventHandle, ExternalHandle, FunctionHandle, LevelsHandle,
     ModuleHandle, StreamHandle,
 };
-use handle::{GraphHandle, GraphNodeHandle, GraphRunHandle};
+use handle::{GraphNodeHandle, GraphRunHandle};
 pub(super) use image::{ArrayShape, Pixel, TextureRules, TextureSource};
 pub(super) use memory::{Allocation, DeviceAddress, Home};
 pub(super) use native::{Found, LegacyHandle};

@@ -15,12 +15,13 @@ use super::work::{self, Extra, Target};
 use crate::context::CudaContext;
 use crate::device::{Gpu, await_condition};
 use crate::driver::{
-    DeviceAddress, FillWord, Graph, Home, RectCopy, Rows, Side, Step, StreamHandle,
+    DeviceAddress, FillWord, Graph, GraphHandle, Home, RectCopy, Rows, Side, Step, StreamHandle,
 };
 use crate::program::{self, DriverLaunch};
 use crate::scheduler::Urgency;
 use crosshandle_hal::{
-    BackendGraph, BackendGraphs, GraphNode, GraphNodes, GraphRun, PreparedNode, Work,
+    BackendGraph, BackendGraphs, GraphNode, GraphNodes, GraphRun, NativeRecording, PreparedNode,
+    Work,
 };
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
@@ -55,6 +56,8 @@ enum Part {
     },
     /// The launch that is the node's work.
     Launch,
+    /// The recording that is the node's work.
+    Child(GraphHandle),
 }
 
 /// The steps of a node, and the memory that they use in addition to the node's operands.
@@ -140,6 +143,14 @@ fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<PreparedNode> {
             // A launch that the driver would refuse later is refused here.
             program::driver_launch(gpu, launch)?;
             target.parts.push(Part::Launch);
+        }
+        Work::Recorded(recorded) => {
+            let recorded = recorded.downcast_ref::<RecordedGraph>();
+            let recorded = recorded.filter(|recorded| recorded.gpu.is_in_context_of(gpu));
+            let recorded = recorded.ok_or_else(|| {
+                Error::invalid("these commands were recorded in another of the driver's contexts")
+            })?;
+            target.parts.push(Part::Child(recorded.handle));
         }
         // SAFETY: the call only records the steps.
         work => unsafe { work::transfer(&mut target, work, &extra)? },
@@ -254,6 +265,7 @@ fn with_step<R>(
             act(Step::Launch(function, grid, &mut arguments))
         }
         (Part::Launch, _) => act(Step::Empty),
+        (Part::Child(child), _) => act(Step::Child(*child)),
     }
 }
 
@@ -404,17 +416,60 @@ pub(super) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, run: &GraphRun) -> 
 
 impl Drop for CudaGraph {
     fn drop(&mut self) {
-        let Some(graph) = self.state.lock().graph.take() else {
-            return;
-        };
-        // The deferred function may be dropped without a call. That must not destroy the graph,
-        // whose context may have ended by then, together with the graph.
-        let graph = ManuallyDrop::new(graph);
-        let bytes = self.places.len().saturating_mul(GRAPH_NODE_BYTES);
-        let destroy = self.gpu.later("destroying a graph", move |driver| {
-            driver.map(|_| drop(ManuallyDrop::into_inner(graph)))
-        });
-        let scheduler = self.gpu.scheduler();
-        scheduler.call_later(Urgency::WhenQuiet, bytes, destroy);
+        if let Some(graph) = self.state.lock().graph.take() {
+            destroy_later(&self.gpu, graph, self.places.len());
+        }
     }
+}
+
+/// A graph to which the program adds nodes by calling the driver. It is copied into each graph that
+/// contains it as a node.
+pub(crate) struct RecordedGraph {
+    gpu: Arc<Gpu>,
+    handle: GraphHandle,
+    /// Taken on drop.
+    graph: Mutex<Option<Graph>>,
+}
+
+impl RecordedGraph {
+    pub(crate) fn create(gpu: &Arc<Gpu>) -> Result<Self> {
+        let _current = gpu.enter()?;
+        let graph = gpu.driver().create_graph(gpu.context()?)?;
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            handle: graph.description(),
+            graph: Mutex::new(Some(graph)),
+        })
+    }
+}
+
+impl NativeRecording for RecordedGraph {
+    fn raw(&self) -> usize {
+        self.handle.number()
+    }
+
+    fn finish(self: Arc<Self>) -> Result<Work> {
+        Ok(Work::Recorded(self))
+    }
+}
+
+impl Drop for RecordedGraph {
+    fn drop(&mut self) {
+        if let Some(graph) = self.graph.lock().take() {
+            destroy_later(&self.gpu, graph, 1);
+        }
+    }
+}
+
+/// Destroys a graph of about this many nodes when no stream waits.
+fn destroy_later(gpu: &Arc<Gpu>, graph: Graph, nodes: usize) {
+    // The deferred function may be dropped without a call. That must not destroy the graph,
+    // whose context may have ended by then, together with the graph.
+    let graph = ManuallyDrop::new(graph);
+    let bytes = nodes.saturating_mul(GRAPH_NODE_BYTES);
+    let destroy = gpu.later("destroying a graph", move |driver| {
+        driver.map(|_| drop(ManuallyDrop::into_inner(graph)))
+    });
+    let scheduler = gpu.scheduler();
+    scheduler.call_later(Urgency::WhenQuiet, bytes, destroy);
 }

@@ -67,7 +67,7 @@ pub(super) fn calls(work: &Work) -> u32 {
         pattern.len().min(INLINE_PATTERN_BYTES) as u32 + doublings(len / pattern.len())
     };
     match work {
-        Work::Marker => 0,
+        Work::Marker | Work::Recorded(_) => 0,
         Work::Copy { .. } => 2,
         Work::CopyImage(copy) => image::calls(copy),
         Work::CopyRect(_) | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
@@ -108,7 +108,8 @@ pub(super) unsafe fn enqueue(
     // SAFETY: promised by the caller.
     unsafe {
         match work {
-            Work::Marker | Work::Call(_) => Ok(()),
+            // Recorded work is only in graphs.
+            Work::Marker | Work::Call(_) | Work::Recorded(_) => Ok(()),
             Work::Native(function) => function(stream.number()),
             Work::Launch(launch) => program::launch(gpu, stream, launch),
             Work::Graph(run) => graph::launch(gpu, stream, run),
@@ -195,9 +196,12 @@ pub(super) unsafe fn transfer(target: &mut impl Target, work: &Work, extra: &Ext
                 let copies = image::copies(copy)?;
                 copies.iter().try_for_each(|copy| target.copy_rect(copy))
             }
-            Work::Marker | Work::Call(_) | Work::Native(_) | Work::Launch(_) | Work::Graph(_) => {
-                Ok(())
-            }
+            Work::Marker
+            | Work::Call(_)
+            | Work::Native(_)
+            | Work::Launch(_)
+            | Work::Graph(_)
+            | Work::Recorded(_) => Ok(()),
         }
     }
 }

@@ -30,9 +30,12 @@ fn bytes(work: &Work) -> Option<usize> {
         Work::Copy { len, .. } | Work::Fill { len, .. } => Some(*len),
         Work::CopyRect(copy) => Some(copy.region.bytes()),
         Work::Fill2d(fill) => Some(fill.width.saturating_mul(fill.rows)),
-        Work::Call(_) | Work::Native(_) | Work::Launch(_) | Work::CopyImage(_) | Work::Graph(_) => {
-            None
-        }
+        Work::Call(_)
+        | Work::Native(_)
+        | Work::Launch(_)
+        | Work::CopyImage(_)
+        | Work::Graph(_)
+        | Work::Recorded(_) => None,
     }
 }
 
@@ -51,9 +54,9 @@ pub(super) fn run(work: &mut Work, launcher: &Launcher) -> Result<()> {
 /// Runs a command without changing it, so that it can be run again.
 fn run_repeatable(work: &Work, launcher: &Launcher) -> Result<()> {
     match work {
-        // The object layer refuses `Native` for backends without a driver, and `run` handles
-        // `Call`.
-        Work::Marker | Work::Native(_) | Work::Call(_) => Ok(()),
+        // The object layer refuses `Native` for backends without a driver, `Recorded` is only for
+        // graphs of drivers, and `run` handles `Call`.
+        Work::Marker | Work::Native(_) | Work::Call(_) | Work::Recorded(_) => Ok(()),
         Work::Graph(run) => {
             let mut works = run.works();
             works.try_for_each(|work| run_repeatable(work, launcher))

@@ -11,6 +11,7 @@ mod image;
 mod known_memory;
 mod list;
 mod module;
+mod recorded_list;
 mod virtual_memory;
 
 pub(super) use context::{DriverContext, IPC_HANDLE_BYTES};
@@ -21,6 +22,7 @@ pub(super) use image::{DriverImage, DriverSampler, ImageRegion, ImageShape, smal
 use known_memory::KnownMemory;
 pub(super) use list::List;
 pub(super) use module::{DriverKernel, Input, Module, ModuleFormat};
+pub(super) use recorded_list::RecordedList;
 pub(super) use virtual_memory::VirtualMemory;
 
 use crosshandle_handle::BackendKind;
@@ -84,6 +86,7 @@ handle! {
     DeviceHandle = _ze_device_handle_t;
     ContextHandle = _ze_context_handle_t;
     ListHandle = _ze_command_list_handle_t;
+    QueueHandle = _ze_command_queue_handle_t;
     PoolHandle = _ze_event_pool_handle_t;
     EventHandle = _ze_event_handle_t;
     PhysicalHandle = _ze_physical_mem_handle_t;

@@ -26,7 +26,8 @@ pub(super) enum Staging {
 /// command.
 pub(super) fn bytes(work: &Work) -> usize {
     match work {
-        Work::Marker | Work::Call(_) => 0,
+        // Recorded work is only for graphs of drivers, which this backend does not use.
+        Work::Marker | Work::Call(_) | Work::Recorded(_) => 0,
         Work::Copy { to, from, .. } if to.address == from.address => 0,
         Work::Copy { len, .. } | Work::Fill { len, .. } => *len,
         Work::CopyRect(copy) => copy.region.bytes(),
@@ -128,8 +129,8 @@ impl<'a> Target<'a> {
         // memory. The creator of a launch promised that it is sound.
         unsafe {
             match work {
-                // The list does nothing for the first two. Native commands go to shared lists.
-                Work::Marker | Work::Call(_) | Work::Native(_) => Ok(()),
+                // The list does nothing for these. Native commands go to shared lists.
+                Work::Marker | Work::Call(_) | Work::Native(_) | Work::Recorded(_) => Ok(()),
                 Work::CopyImage(copy) => {
                     image::append(self.list, copy, signal, &mut self.has_begun)
                 }

@@ -66,6 +66,60 @@ impl fmt::Debug for NativeEvent {
     }
 }
 
+/// Commands that the program records by calling the driver, as one node of a
+/// [`Graph`](crate::graph::Graph).
+///
+/// The program appends commands to [`native`](Self::native), which is a `CUgraph` on CUDA, and a
+/// `ze_command_list_handle_t` on Level Zero that has to be neither closed nor executed.
+/// [`command`](Self::command) then ends the recording. On CUDA the commands become nodes of the
+/// driver's graph. On Level Zero a thread of this library executes the list in each run, and waits
+/// for it.
+pub struct NativeRecording {
+    inner: Arc<dyn crosshandle_hal::NativeRecording>,
+    backend: BackendKind,
+}
+
+impl NativeRecording {
+    /// Creates an empty recording.
+    ///
+    /// # Errors
+    /// - [`Error::Unsupported`] if the device has no driver, or the driver lacks functions for
+    ///   graphs.
+    /// - [`Error::Driver`] if the driver refuses.
+    pub fn new(context: &Context) -> Result<Self> {
+        Ok(Self {
+            inner: context.native_context()?.create_recording()?,
+            backend: context.device().info().backend,
+        })
+    }
+
+    /// Returns the driver's object, which is valid as long as `self` exists.
+    pub fn native(&self) -> NativeObject {
+        NativeObject::new(self.backend, self.inner.raw())
+    }
+
+    /// Ends the recording, and returns a command for graphs of the same context.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the driver refuses.
+    ///
+    /// # Safety
+    /// The program appends nothing afterwards. Everything that the commands use stays valid until
+    /// no run of a graph with the command is in progress and all these graphs are dropped.
+    #[allow(unsafe_code)] // The promise is the caller's; the device acts on it.
+    pub unsafe fn command(self) -> Result<Command> {
+        Ok(Command::new(self.inner.finish()?))
+    }
+}
+
+impl fmt::Debug for NativeRecording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NativeRecording")
+            .field("native", &self.native())
+            .finish_non_exhaustive()
+    }
+}
+
 /// Returns the pointer or number of a native object, and an error if the object belongs to another
 /// backend.
 fn raw_for(device: &Device, native: NativeObject) -> Result<usize> {

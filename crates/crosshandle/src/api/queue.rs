@@ -137,6 +137,13 @@ impl Queue {
                     "there is no driver's queue behind this one".into(),
                 ));
             }
+            Work::Recorded(_) => {
+                return Err(Error::Unsupported(
+                    "commands that the program recorded by the driver run only in a graph; add them \
+                     to one"
+                        .into(),
+                ));
+            }
             Work::Graph(run) if !Arc::ptr_eq(&run.counter, &self.copied) => {
                 return Err(Error::invalid(
                     "this graph was made in another context; a queue runs graphs of its own context",

@@ -592,6 +592,39 @@ static void answer_errors(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
+static void count_call(void *of) { ++*(int *)of; }
+
+/* A native command's function is called while the command is appended. If it appends nothing, the
+   command only orders others. `native.c` and `native_level_zero.c` append work of a driver. */
+static void call_native_functions(struct runtime *ur) {
+  char *memory = (char *)allocate(ur, 2 * BLOCK);
+  ur_exp_command_buffer_desc_t description = {UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_DESC, NULL, false,
+                                              false, false};
+  ur_exp_command_buffer_handle_t buffer = NULL;
+  UR(urCommandBufferCreateExp(ur->context, ur->device, &description, &buffer));
+  ur_native_handle_t native = 0;
+  ur_result_t result = urCommandBufferGetNativeHandleExp(buffer, &native);
+  EXPECT(native != 0 ? result == UR_RESULT_SUCCESS : result == UR_RESULT_ERROR_UNSUPPORTED_FEATURE);
+  uint32_t value = 3;
+  int calls = 0;
+  ur_exp_command_buffer_sync_point_t filled, called;
+  UR(urCommandBufferAppendUSMFillExp(buffer, memory, &value, sizeof value, BLOCK, 0, NULL, 0, NULL,
+                                     &filled, NULL, NULL));
+  UR(urCommandBufferAppendNativeCommandExp(buffer, count_call, &calls, NULL, 1, &filled, &called));
+  EXPECT(calls == 1);
+  UR(urCommandBufferAppendUSMMemcpyExp(buffer, memory + BLOCK, memory, BLOCK, 1, &called, 0, NULL, NULL,
+                                       NULL, NULL));
+  UR(urCommandBufferFinalizeExp(buffer));
+  for (int round = 0; round < 2; round++) {
+    UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+    UR(urQueueFinish(ur->queue));
+    EXPECT(holds(ur, memory, 2 * BLOCK / sizeof value, 3));
+  }
+  EXPECT(calls == 1);
+  UR(urCommandBufferReleaseExp(buffer));
+  UR(urUSMFree(ur->context, memory));
+}
+
 int main(int count, char **words) {
   limit_life();
   if (count == 2 && strcmp(words[1], "second") == 0)
@@ -604,6 +637,7 @@ int main(int count, char **words) {
   record_buffer_commands(&ur);
   wait_and_signal_inside(&ur);
   profile_parts(&ur);
+  call_native_functions(&ur);
   /* The test sets this variable if the device supports kernels. */
   if (getenv("KERNELS_PTX") != NULL) {
     update_launches(&ur);

@@ -2,6 +2,7 @@
    result of eleven functions and two related ones, and what the call leaves unchanged. With the
    simulated Level Zero driver, it also checks error codes that only a driver can return. The output
    names each row. */
+#include "events.h"
 #include "refusals.h"
 #include "rows.h"
 
@@ -45,6 +46,10 @@ static ur_event_status_t status_of(ur_event_handle_t event) {
   return status;
 }
 
+static ur_result_t time_of(ur_event_handle_t event, ur_profiling_info_t name, uint64_t *time) {
+  return urEventGetProfilingInfo(event, name, sizeof *time, time, NULL);
+}
+
 static void memory(struct bytes *handle) {
   ur_context_handle_t context = ur.context;
   ur_device_handle_t device = ur.device;
@@ -62,7 +67,13 @@ static void memory(struct bytes *handle) {
   part = "urIPCGetMemHandleExp";
   FAILS(INVALID_NULL_HANDLE, urIPCGetMemHandleExp(NULL, start, &data, &size));
   FAILS(INVALID_NULL_POINTER, urIPCGetMemHandleExp(context, NULL, &data, &size));
-  FAILS(INVALID_NULL_POINTER, urIPCGetMemHandleExp(context, start, NULL, &size));
+  if (getenv("UR_ENABLE_LAYERS"))
+    FAILS(INVALID_NULL_POINTER, urIPCGetMemHandleExp(context, start, NULL, &size));
+  else {
+    WORKS(urIPCGetMemHandleExp(context, start, NULL, &size));
+    HOLDS(size == 104);
+    FAILS(INVALID_ARGUMENT, urIPCGetMemHandleExp(context, freed, NULL, &size));
+  }
   FAILS(INVALID_NULL_POINTER, urIPCGetMemHandleExp(context, start, &data, NULL));
   FAILS(INVALID_ARGUMENT, urIPCGetMemHandleExp(context, &size, &data, &size));
   FAILS(INVALID_ARGUMENT, urIPCGetMemHandleExp(context, freed, &data, &size));
@@ -205,6 +216,20 @@ static void events(struct bytes other_kind) {
   FAILS(UNSUPPORTED_FEATURE, urIPCGetEventHandleExp(recorded, &data, &size));
   WORKS(urIPCGetEventHandleExp(shared, &data, &size));
   struct bytes handle = bytes_of(data, size);
+  HOLDS(size == 64);
+
+  part = "urEventGetProfilingInfo of a tag";
+  uint64_t times[3] = {0};
+  UR(urEventWait(1, &recorded));
+  WORKS(time_of(recorded, UR_PROFILING_INFO_COMMAND_SUBMIT, &times[0]));
+  WORKS(time_of(recorded, UR_PROFILING_INFO_COMMAND_START, &times[1]));
+  WORKS(time_of(recorded, UR_PROFILING_INFO_COMMAND_END, &times[2]));
+  HOLDS(times[0] != 0 && times[0] == times[1] && times[1] == times[2]);
+  part = "urEventGetProfilingInfo of an event to share";
+  FAILS(PROFILING_INFO_NOT_AVAILABLE, time_of(shared, UR_PROFILING_INFO_COMMAND_SUBMIT, &times[0]));
+  signal_event(&ur, shared);
+  UR(urEventWait(1, &shared));
+  FAILS(PROFILING_INFO_NOT_AVAILABLE, time_of(shared, UR_PROFILING_INFO_COMMAND_END, &times[0]));
 
   part = "urIPCOpenEventHandleExp";
   FAILS(INVALID_NULL_HANDLE, urIPCOpenEventHandleExp(NULL, data, size, &opened));

@@ -3,7 +3,8 @@
 #include "rows.h"
 
 #define SIZE ((size_t)128 << 10)
-#define TAG_AT 100
+/* Offsets of fields. Only memory has the last four. */
+enum { GENERATION = 48, RECORD = 56, SEGMENT = 60, DEVICE = 64, OFFSET = 80, LENGTH = 88, RESERVED = 96 };
 
 /* The functions that open an object from bytes, and that close it. */
 struct opener {
@@ -84,8 +85,9 @@ static uint32_t tag_of(const unsigned char *data, size_t size) {
 }
 
 static void set_tag(struct bytes *handle) {
-  uint32_t tag = tag_of(handle->data, TAG_AT);
-  memcpy(handle->data + TAG_AT, &tag, sizeof tag);
+  size_t tag_at = handle->size - sizeof(uint32_t);
+  uint32_t tag = tag_of(handle->data, tag_at);
+  memcpy(handle->data + tag_at, &tag, sizeof tag);
 }
 
 /* Returns a handle in which some bytes are replaced, with a correct integrity tag. */
@@ -142,7 +144,7 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 0, 'Y', 1)));
   /* Fields: version, kind, backend, flags. */
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 4, 1, 1)));
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 4, 3, 1)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 4, 2, 1)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 5, 0, 1)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 5, 9, 1)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 6, 7, 1)));
@@ -161,35 +163,37 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   if (as->open == as_physical_memory)
     FAILS(INVALID_VALUE, as->open(ur, forged(good, 32, 1, 8)));
   /* Fields: generation, record. */
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 64, 0, 8)));
-  FAILS(INVALID_VALUE, as->open(ur, with_other(good, 64, 1)));
-  FAILS(INVALID_VALUE, as->open(ur, with_other(good, 64, 0x80)));
-  FAILS(INVALID_VALUE, as->open(ur, with_other(good, 68, 1)));
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 72, 0xffff0, 4)));
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 72, 0xfffff0, 4)));
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 72, ~0u, 4)));
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 96, 1, 4)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, GENERATION, 0, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, with_other(good, GENERATION, 1)));
+  FAILS(INVALID_VALUE, as->open(ur, with_other(good, GENERATION, 0x80)));
+  FAILS(INVALID_VALUE, as->open(ur, with_other(good, GENERATION + 4, 1)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, RECORD, 0xffff0, 4)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, RECORD, 0xfffff0, 4)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, RECORD, ~0u, 4)));
   if (as->open == as_event) {
-    /* An event belongs to the host. Its device and backend are not checked. */
+    /* An event belongs to the host. Its backend is not checked. */
     WORKS(as->open(ur, forged(good, 6, good.data[6] == 1 ? 2 : 1, 1)));
-    WORKS(as->open(ur, forged(good, 48, ~0ull, 8)));
-    /* The value 1 requests an arena for this event alone, which the event does not have. The value
-       2 is invalid. */
-    REFUSES(as->open(ur, forged(good, 76, 1, 4)));
-    FAILS(INVALID_VALUE, as->open(ur, forged(good, 76, 2, 4)));
-    FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, 1, 8)));
-    FAILS(INVALID_VALUE, as->open(ur, forged(good, 88, 1, 8)));
+    /* The flag 2 requests an arena for this event alone, which the event does not have. The other
+       flags are invalid. */
+    REFUSES(as->open(ur, forged(good, 7, 2, 1)));
+    FAILS(INVALID_VALUE, as->open(ur, forged(good, 7, 1, 1)));
+    /* An event's handle of version 2 had the size of memory's. */
+    struct bytes old = good;
+    old.size = 104;
+    old.data[4] = 2;
+    FAILS(INVALID_VALUE, as->open(ur, old));
     return;
   }
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, RESERVED, 1, 4)));
   FAILS(INVALID_VALUE, as->open(ur, with_other(good, 6, 3)));
-  FAILS(INVALID_DEVICE, as->open(ur, forged(good, 48, ~0ull, 8)));
-  FAILS(INVALID_DEVICE, as->open(ur, with_other(good, 63, 0x80)));
+  FAILS(INVALID_DEVICE, as->open(ur, forged(good, DEVICE, ~0ull, 8)));
+  FAILS(INVALID_DEVICE, as->open(ur, with_other(good, DEVICE + 15, 0x80)));
   /* Fields: offset, length. */
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, 1ull << 40, 8)));
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, ~0ull, 8)));
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 88, 0, 8)));
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 88, 1ull << 40, 8)));
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 88, ~0ull, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, OFFSET, 1ull << 40, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, OFFSET, ~0ull, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, LENGTH, 0, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, LENGTH, 1ull << 40, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, LENGTH, ~0ull, 8)));
 }
 
 /* Opens well-formed handles that contain the key of a real object and random values in all other
@@ -197,10 +201,14 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
 static void random_claims(struct runtime *ur, const struct opener *as, struct bytes good) {
   for (int i = 0; i < 500; i++) {
     struct bytes bad = good;
-    randomise(&bad, 64, 96);
-    bad.data[64] = (unsigned char)((bad.data[64] & ~3u) | (good.data[64] & 3u));
+    randomise(&bad, GENERATION, RECORD + 4);
+    if (as->open != as_event) {
+      randomise(&bad, SEGMENT, DEVICE);
+      randomise(&bad, OFFSET, RESERVED);
+    }
+    bad.data[GENERATION] = (unsigned char)((bad.data[GENERATION] & ~3u) | (good.data[GENERATION] & 3u));
     if (i % 2)
-      memset(bad.data + 74, 0, 2);
+      memset(bad.data + RECORD + 2, 0, 2);
     set_tag(&bad);
     REFUSES(as->open(ur, bad));
   }

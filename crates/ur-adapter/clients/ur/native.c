@@ -6,6 +6,21 @@
 
 #define SIZE ((size_t)1 << 20)
 
+/* `CUDA_MEMCPY3D` of `cuda.h`. */
+struct copy_side {
+  size_t x, y, z, level;
+  int type;
+  const void *host;
+  uint64_t device;
+  void *array, *reserved;
+  size_t pitch, height;
+};
+
+struct copy_parameters {
+  struct copy_side from, to;
+  size_t width, height, depth;
+};
+
 /* The driver functions that the client calls. */
 static struct {
   int (*cuInit)(unsigned);
@@ -23,6 +38,8 @@ static struct {
   int (*cuEventRecord)(void *, void *);
   int (*cuEventSynchronize)(void *);
   int (*cuEventDestroy_v2)(void *);
+  int (*cuGraphAddMemcpyNode)(void **, void *, const void *, size_t, const struct copy_parameters *,
+                              void *);
   int (*cuMemsetD8Async)(uint64_t, unsigned char, size_t, void *);
 } driver;
 
@@ -48,6 +65,7 @@ static bool load_driver(void) {
   LOAD(cuEventRecord);
   LOAD(cuEventSynchronize);
   LOAD(cuEventDestroy_v2);
+  LOAD(cuGraphAddMemcpyNode);
   LOAD(cuMemsetD8Async);
   return driver.cuInit(0) == 0;
 }
@@ -236,6 +254,91 @@ static void their_context(struct runtime *ur) {
   CU(driver.cuCtxDestroy_v2(made));
 }
 
+/* What a function of the program appends to the native handle of a command buffer: a copy. */
+struct native_copy {
+  ur_exp_command_buffer_handle_t buffer;
+  ur_context_handle_t context;
+  char *from, *to;
+  int calls;
+};
+
+static void append_copy(void *of) {
+  struct native_copy *copy = (struct native_copy *)of;
+  ur_native_handle_t native = 0, same = 0;
+  UR(urCommandBufferGetNativeHandleExp(copy->buffer, &native));
+  UR(urCommandBufferGetNativeHandleExp(copy->buffer, &same));
+  EXPECT(native != 0 && native == same);
+  struct copy_parameters parameters = {.from = {.type = 2, .device = (uint64_t)copy->from},
+                                       .to = {.type = 2, .device = (uint64_t)copy->to},
+                                       .width = SIZE,
+                                       .height = 1,
+                                       .depth = 1};
+  void *node = NULL;
+  CU(driver.cuGraphAddMemcpyNode(&node, (void *)native, NULL, 0, &parameters,
+                                 native_of_context(copy->context)));
+  copy->calls++;
+}
+
+static void append_nothing(void *of) { ++*(int *)of; }
+
+/* Native commands of a command buffer run between its other commands, once in each run. The
+   functions are called while the commands are appended. */
+static void native_commands_in_command_buffers(struct runtime *ur, bool in_order) {
+  char *memory = (char *)allocate(ur, 4 * SIZE);
+  ur_exp_command_buffer_desc_t description = {UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_DESC, NULL, false,
+                                              in_order, false};
+  ur_exp_command_buffer_handle_t buffer = NULL, child = NULL;
+  UR(urCommandBufferCreateExp(ur->context, ur->device, &description, &buffer));
+  UR(urCommandBufferCreateExp(ur->context, ur->device, &description, &child));
+  ur_exp_command_buffer_sync_point_t points[4];
+  uint32_t count = in_order ? 0 : 1;
+#define AFTER(index) count, count ? &points[index] : NULL
+  char byte = 5;
+  int calls = 0;
+  UR(urCommandBufferAppendUSMFillExp(buffer, memory, &byte, 1, SIZE, 0, NULL, 0, NULL, &points[0], NULL,
+                                     NULL));
+  struct native_copy first = {child, ur->context, memory, memory + SIZE, 0};
+  UR(urCommandBufferAppendNativeCommandExp(buffer, append_copy, &first, child, AFTER(0), &points[1]));
+  /* Without a child, the function appends to the command buffer itself. */
+  struct native_copy second = {buffer, ur->context, memory + SIZE, memory + 2 * SIZE, 0};
+  UR(urCommandBufferAppendNativeCommandExp(buffer, append_copy, &second, NULL, AFTER(1), &points[2]));
+  UR(urCommandBufferAppendNativeCommandExp(buffer, append_nothing, &calls, NULL, AFTER(2), &points[3]));
+  EXPECT(first.calls == 1 && second.calls == 1 && calls == 1);
+  UR(urCommandBufferAppendUSMMemcpyExp(buffer, memory + 3 * SIZE, memory + 2 * SIZE, SIZE, AFTER(3), 0,
+                                       NULL, NULL, NULL, NULL));
+#undef AFTER
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urCommandBufferAppendNativeCommandExp(buffer, NULL, NULL, NULL, 0, NULL, NULL));
+  UR(urCommandBufferFinalizeExp(buffer));
+  UR(urCommandBufferReleaseExp(child));
+  ur_native_handle_t native = 0;
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION, urCommandBufferGetNativeHandleExp(buffer, &native));
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
+          urCommandBufferAppendNativeCommandExp(buffer, append_nothing, &calls, NULL, 0, NULL, NULL));
+  EXPECT(native == 0 && calls == 1);
+  for (int round = 0; round < 3; round++) {
+    byte = 6;
+    UR(urEnqueueUSMFill(ur->queue, memory, 1, &byte, 4 * SIZE, 0, NULL, NULL));
+    UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+    UR(urQueueFinish(ur->queue));
+    for (int block = 0; block < 4; block++)
+      EXPECT(last_byte(ur, memory + block * SIZE) == 5);
+  }
+  UR(urCommandBufferReleaseExp(buffer));
+  /* A child with other commands, and an unused native handle. */
+  UR(urCommandBufferCreateExp(ur->context, ur->device, &description, &buffer));
+  UR(urCommandBufferCreateExp(ur->context, ur->device, &description, &child));
+  UR(urCommandBufferAppendUSMFillExp(child, memory, &byte, 1, SIZE, 0, NULL, 0, NULL, NULL, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+          urCommandBufferAppendNativeCommandExp(buffer, append_nothing, &calls, child, 0, NULL, NULL));
+  EXPECT(calls == 1);
+  UR(urCommandBufferGetNativeHandleExp(buffer, &native));
+  EXPECT(native != 0);
+  UR(urCommandBufferReleaseExp(buffer));
+  UR(urCommandBufferReleaseExp(child));
+  UR(urUSMFree(ur->context, memory));
+}
+
 /* A shared event gives no native handle, because its native signals would not reach the other
    processes. A program waits natively for the event of a barrier instead. */
 static void shared_events_have_no_handle(struct runtime *ur) {
@@ -275,6 +378,8 @@ int main(void) {
     our_commands_in_their_stream(&ur);
     events(&ur);
     shared_events_have_no_handle(&ur);
+    native_commands_in_command_buffers(&ur, false);
+    native_commands_in_command_buffers(&ur, true);
     native_commands(&ur, ur.queue);
     native_commands(&ur, free_order);
     their_context(&ur);

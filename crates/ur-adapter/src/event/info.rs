@@ -121,13 +121,13 @@ impl Event {
             none("this event records no timestamps: neither it nor its queue is profiled")
         })?;
         let time = match name {
-            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED
-            | ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => profile.submitted,
-            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_START => started(&profile),
-            // A timestamp command ends when it starts.
+            // A tag has one time, at which the device executes it.
             _ if self.command() == ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP => {
                 started(&profile)
             }
+            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED
+            | ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => profile.submitted,
+            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_START => started(&profile),
             _ => ended(&profile),
         };
         time.ok_or_else(|| none("the command of this event has not reached this stage"))

@@ -1,7 +1,7 @@
 //! Entry points that share USM between processes.
 
 use super::{HandleBytes, put_bytes};
-use crate::abi::boundary::{Out, entry_points, not_null};
+use crate::abi::boundary::{MaybeOut, Out, entry_points, not_null};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Handle;
 use crate::context::Context;
@@ -11,14 +11,20 @@ use crosshandle::{Error, Memory, MemoryHandle};
 use std::ffi::c_void;
 
 entry_points! {
+    /// Returns the handle of memory. If `data` is null, the call returns only the size that the
+    /// handle has.
     pub(super) fn get(
         context: Handle<Context>,
         memory: *mut c_void,
-        data: Out<*mut c_void>,
+        data: MaybeOut<*mut c_void>,
         size: Out<usize>,
     ) {
         not_null(memory)?;
         let state = context.state();
+        let Some(data) = data else {
+            state.usm.with_handle(memory, |_| ())?;
+            return size.put(MEMORY_HANDLE_SIZE);
+        };
         let bytes = state.usm.with_handle(memory, |bytes| state.handles.hand_out(bytes))?;
         put_bytes(bytes, MEMORY_HANDLE_SIZE, &data, &size)
     }

@@ -30,8 +30,8 @@ use unified_runtime_sys::ur_result_t;
 
 /// A memory object that must know which commands use it.
 pub(crate) trait Tracked: Send + Sync {
-    /// Prepares the object for a command that is about to be submitted to a queue. Returns the events
-    /// that the command must wait for.
+    /// Prepares the object for a command that is about to be submitted to a queue. Returns the
+    /// events that the command must wait for.
     fn prepare(&self, queue: &Queue, used: &MemoryUse) -> Result<Vec<Event>>;
 
     /// Returns whether the object must know the events of its commands. If so, the caller holds the
@@ -155,8 +155,8 @@ impl<T: Replica> Replicas<T> {
         &self.layout
     }
 
-    /// Returns the replica for commands on a device, and its index. Allocates the replica if it does
-    /// not exist.
+    /// Returns the replica for commands on a device, and its index. Allocates the replica if it
+    /// does not exist.
     ///
     /// # Errors
     /// Returns `INVALID_DEVICE` for a device that is not in the context. Returns
@@ -242,9 +242,9 @@ impl<T: Replica> Replicas<T> {
         Ok(self.context.device(index).1.create_event_with(options)?)
     }
 
-    /// Makes a replica current for a command that is submitted next. Returns the events of the moves
-    /// that the command must wait for: the latest move to this replica, and, if the command may
-    /// write, the moves from it.
+    /// Makes a replica current for a command that is submitted next. Returns the events of the
+    /// moves that the command must wait for: the latest move to this replica, and, if the command
+    /// may write, the moves from it.
     fn bring(&self, state: &mut State<T>, index: usize, is_written: bool) -> Result<Vec<Event>> {
         state.settle_moves();
         let replica = self.replica(state, index)?;

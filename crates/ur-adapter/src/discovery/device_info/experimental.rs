@@ -49,9 +49,13 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
             Truth(description::get().replays_graphs || capabilities.native_graphs)
         }
 
-        // Native commands in command buffers and exportable memory are not supported.
-        name::UR_DEVICE_INFO_COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP
+        // Native commands of a child are nodes of the driver's graph.
+        name::UR_DEVICE_INFO_COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP => {
+            Truth(capabilities.native_graphs)
+        }
+
+        // Exportable memory is not supported.
+        name::UR_DEVICE_INFO_MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP
         // These features of kernels and programs are not supported.
         | name::UR_DEVICE_INFO_CLOCK_SUB_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_WORK_GROUP_SUPPORT_EXP

@@ -3,6 +3,7 @@
 //! - `appended`: the arguments that all recording calls share.
 //! - `parts`: the division of a command buffer at commands with events, and the runs of the parts.
 //! - `append`, `append_rect`, `launch`: the recording entry points. `launch` also updates launches.
+//! - `native`: commands that the program records by calling the driver.
 //! - `events`: updates of the events of recorded commands.
 
 mod append;
@@ -10,6 +11,7 @@ mod append_rect;
 mod appended;
 mod events;
 mod launch;
+mod native;
 mod parts;
 
 use crate::abi::boundary::{In, MaybeOut, Out, entry_points};
@@ -17,7 +19,6 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::object::{Handle, Object, Ref, Shared, release, retain};
 use crate::abi::query::Answer;
-use crate::abi::stub::{Reason, Stub};
 use crate::context::Context;
 use crate::discovery::Device;
 use crate::enqueue::{Submission, WaitList};
@@ -25,7 +26,7 @@ use crate::memory::replicas::MemoryUse;
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use appended::Appended;
-use crosshandle::Command;
+use crosshandle::{Command, native::NativeRecording};
 use events::CommandEvents;
 use launch::RecordedLaunch;
 use parts::{PartEvents, PartNode, Parts, Recordings};
@@ -45,6 +46,8 @@ pub(crate) struct CommandBuffer {
     is_updatable: bool,
     is_in_order: bool,
     is_profiling: bool,
+    /// The driver's object to which the program's functions append commands.
+    native: Lock<Option<NativeRecording>>,
     /// Held during an update, so that concurrent updates do not overwrite each other. This lock is
     /// acquired before all other locks.
     updating: Lock<()>,
@@ -325,6 +328,7 @@ entry_points! {
             is_updatable: desc.isUpdatable != 0,
             is_in_order: desc.isInOrder != 0,
             is_profiling: desc.enableProfiling != 0,
+            native: Lock::default(),
             updating: Lock::default(),
             state: Lock::new(state),
         })))
@@ -379,21 +383,6 @@ entry_points! {
     }
 }
 
-/// The reason why command buffers have no native handle.
-struct NativeBuffers;
-
-impl Reason for NativeBuffers {
-    const TEXT: &str = "command buffers of this adapter have no native handle, because they are not a single object of a driver";
-}
-
-/// The reason why command buffers refuse native commands.
-struct NativeCommands;
-
-impl Reason for NativeCommands {
-    const TEXT: &str = "this adapter cannot record native commands, because it creates the driver's graph only after \
-         recording";
-}
-
 /// The entry points for command buffers.
 pub(crate) const TABLE: ur_command_buffer_exp_dditable_t = ur_command_buffer_exp_dditable_t {
     pfnCreateExp: Some(create),
@@ -413,10 +402,10 @@ pub(crate) const TABLE: ur_command_buffer_exp_dditable_t = ur_command_buffer_exp
     pfnAppendMemBufferFillExp: Some(append::fill),
     pfnAppendUSMPrefetchExp: Some(append::usm_prefetch),
     pfnAppendUSMAdviseExp: Some(append::usm_advise),
-    pfnAppendNativeCommandExp: Stub::<NativeCommands>::STUB,
+    pfnAppendNativeCommandExp: Some(native::append),
     pfnUpdateKernelLaunchExp: Some(launch::update),
     pfnUpdateSignalEventExp: Some(events::update_signal),
     pfnUpdateWaitEventsExp: Some(events::update_waits),
     pfnGetInfoExp: Some(get_info),
-    pfnGetNativeHandleExp: Stub::<NativeBuffers>::STUB,
+    pfnGetNativeHandleExp: Some(native::get_native_handle),
 };
