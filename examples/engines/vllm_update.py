@@ -1,7 +1,8 @@
 """Sends the weights of a checkpoint to a running vLLM server.
 
     crosshandle hold &
-    VLLM_SERVER_DEV_MODE=1 vllm serve DIRECTORY --weight-transfer-config '{"backend": "crosshandle"}'
+    export VLLM_SERVER_DEV_MODE=1
+    vllm serve DIRECTORY --weight-transfer-config '{"backend": "crosshandle"}'
     python vllm_update.py http://localhost:8000 policy OTHER_DIRECTORY/model.safetensors [cuda:0]
 
 A trainer does the same with its own module in place of the file. `policy` is the name under which

@@ -116,6 +116,8 @@ const ROLES: [&str; 3] = ["channel-items", "channel-words", "channel-slots"];
 #[derive(Clone)]
 pub struct Channel {
     core: Arc<ChannelCore>,
+    /// The handle with which this process opened the channel, or `None` in its creator.
+    opened: Option<ChannelHandle>,
 }
 
 impl Channel {
@@ -160,6 +162,7 @@ impl Channel {
         let control = ChannelControl::create(words.descriptor()?, shape, !is_on_host)?;
         Ok(Self {
             core: ChannelCore::new(context, companion, plan, control, items, slots, words),
+            opened: None,
         })
     }
 
@@ -240,25 +243,37 @@ impl Channel {
         let control = ChannelControl::open(file, plan.shape, !plan.is_on_host)?;
         Ok(Self {
             core: ChannelCore::new(context, companion, plan, control, items, slots, words),
+            opened: Some(*handle),
         })
     }
 
-    /// Returns a handle that grants both roles. Only the process that created the channel can make
-    /// one. Other processes pass the handle on that they have received.
+    /// Returns a handle that grants both roles. A process that opened the channel returns the
+    /// handle that it was opened with.
     ///
     /// # Errors
-    /// As [`Memory::handle`].
+    /// As [`Memory::handle`]. Also [`Error::ReadOnly`] if the channel was opened with a handle that
+    /// grants only the role of consumers.
     pub fn handle(&self) -> Result<ChannelHandle> {
-        Ok(ChannelHandle::of_memory(&self.core.items.handle()?))
+        match self.opened {
+            None => Ok(ChannelHandle::of_memory(&self.core.items.handle()?)),
+            Some(handle) if handle.is_consumers() => Err(Error::ReadOnly),
+            Some(handle) => Ok(handle),
+        }
     }
 
     /// Returns a handle that grants only the role of consumers.
     ///
     /// # Errors
-    /// As [`Memory::handle_read_only`].
+    /// As [`Memory::handle_read_only`]. Only the creator can make such a handle from one that
+    /// grants both roles.
     pub fn consumer_handle(&self) -> Result<ChannelHandle> {
-        let items = self.core.items.handle_read_only()?;
-        Ok(ChannelHandle::of_memory(&items))
+        match self.opened {
+            Some(handle) if handle.is_consumers() => Ok(handle),
+            _ => {
+                let items = self.core.items.handle_read_only()?;
+                Ok(ChannelHandle::of_memory(&items))
+            }
+        }
     }
 
     /// Joins the channel as a producer.
@@ -292,9 +307,9 @@ impl Channel {
     ) -> Result<HandedOver> {
         let core = &*self.core;
         let memories = [
-            Some(&core.items),
+            Some(&*core.items),
             Some(&core.words_memory),
-            core.slots.as_ref(),
+            core.slots.as_deref(),
         ];
         let parts = ROLES.into_iter().zip(memories);
         let parts: Vec<_> = parts
@@ -306,6 +321,11 @@ impl Channel {
     /// Returns the size of a slot in bytes, which is the maximum length of an item.
     pub fn slot_size(&self) -> usize {
         self.core.plan.slot_size
+    }
+
+    /// Returns the memory that contains the contents of all slots.
+    pub fn contents(&self) -> Arc<Memory> {
+        Arc::clone(self.core.contents())
     }
 
     /// Returns how many items can wait to be received.
