@@ -120,7 +120,7 @@ impl Consumer {
     /// - [`ChannelFault::TooManyHeld`] if the consumer has its maximum number of items.
     /// - [`ChannelFault::Corrupt`] for an invalid item, which is skipped.
     /// - [`Error::PeerDied`] or [`Error::CommandFailed`] for an item whose commands failed, which
-    /// is skipped.
+    ///   is skipped.
     pub fn receive(&mut self) -> Result<Item> {
         self.receive_by(Deadline::NEVER)
     }
