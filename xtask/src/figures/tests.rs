@@ -65,7 +65,9 @@ fn a_table_shows_medians_spread_and_origin() {
 
 #[test]
 fn a_marker_chooses_rows_by_the_start_of_their_names() {
-    let files = page("figures 2026-11-28-0123abcd-host.json a.");
+    let mut files = page("figures 2026-11-28-0123abcd-host.json a.");
+    let example = "```text\n<!-- figures FILE.json -->\n```\n".to_owned();
+    files.insert("README.md".to_owned(), example);
     let text = generate(&files).unwrap().remove("docs/page.md").unwrap();
     assert!(
         text.contains("| open") && !text.contains("| signal"),
