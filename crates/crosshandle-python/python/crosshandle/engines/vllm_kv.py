@@ -2,7 +2,8 @@
 
     vllm serve … --kv-transfer-config '{"kv_connector": "HolderConnector", "kv_role": "kv_both",
         "kv_connector_module_path": "crosshandle.engines.vllm_kv",
-        "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {"name": "kv/llama-70b"}}'
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"name": "kv/llama-70b"}}'
 
 Each full block of a prompt is published under a name that contains the hash of all tokens up to its
 end. An engine that starts again, or another engine with the same settings, copies the blocks that
