@@ -5,6 +5,7 @@
 //! | `test` | runs every check, with the test runner last |
 //! | `style` | checks the English, the paths in pages, and the rules that Clippy cannot check |
 //! | `bench` | runs the benchmarks, each compared with the raw technique |
+//! | `figures` | writes the tables and plots of pages from the results in `benches/results` |
 //! | `fuzz` | runs one fuzz target, on the stable toolchain |
 //! | `soak` | kills and stops processes at random moments during attacks, for some minutes |
 //! | `planted` | puts fixed bugs back, one at a time, and prints what finds each |
@@ -20,6 +21,7 @@ mod clients;
 mod debian;
 mod dpnp;
 mod engines;
+mod figures;
 mod fuzz;
 mod gpu;
 mod needs;
@@ -64,12 +66,16 @@ enum Task {
     /// graph of the crates, and the sizes of allocations in parsers.
     Style,
     /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`,
+    /// `bench host --record RUNS [--only NAME]` runs several times and keeps the results;
     /// `bench cuda`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
     Bench {
         /// Arguments for the benchmark program, which `host --help` lists.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Write the tables and plots of results in the pages again, from the files in
+    /// `benches/results`.
+    Figures,
     /// Run a fuzz target, or list the targets if none is named.
     Fuzz {
         /// The name of a file in `fuzz/fuzz_targets`, without `.rs`.
@@ -142,6 +148,7 @@ fn main() -> ExitCode {
         Task::Test => test::run(&workspace),
         Task::Style => style::run(&workspace),
         Task::Bench { args } => bench::run(&workspace, &args),
+        Task::Figures => figures::run(&workspace),
         Task::Fuzz { target: None, .. } => fuzz::list(&workspace),
         Task::Fuzz {
             target: Some(target),

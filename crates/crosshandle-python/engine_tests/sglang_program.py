@@ -2,7 +2,8 @@
 
 `sglang_program.py daemon SOCKET` runs SGLang's own daemon class: its export of a model, and its
 server. `sglang_program.py engine SOCKET` runs SGLang's own loader class: its protocol, its import
-of tensors, and its watchdog. SGLang creates its models only on GPUs, so the model is a small module.
+of tensors, and its watchdog. SGLang creates its models only on GPUs, so the model is a small
+module.
 """
 
 from __future__ import annotations

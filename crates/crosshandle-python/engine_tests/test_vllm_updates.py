@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from conftest import START, STEP, Holder, Program
+from conftest import HERE, START, STEP, Holder, Program
 
 UPDATES = 100
 """Number of updates between two sets of weights."""
@@ -118,3 +118,7 @@ def test_trainers_update_a_server_and_one_is_killed_before_the_commit(
     successor.receive(START)
     assert server.tokens() == first
     assert update(successor, other_checkpoint) == other
+    example = HERE.parents[2] / "examples/engines/vllm_update.py"
+    file = str(checkpoint / "model.safetensors")
+    subprocess.run([sys.executable, str(example), server.url, "policy", file], check=True, timeout=START)
+    assert server.tokens() == first

@@ -23,13 +23,18 @@ def answer(engine: Any, call: list[Any]) -> Any:
         engine.reset_prefix_cache()
         outputs = engine.generate(arguments[0], sampling, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]
+    if name == "cached":
+        # The numbers of prompt tokens that were not computed.
+        engine.reset_prefix_cache()
+        outputs = engine.generate(arguments[0], SamplingParams(temperature=0, max_tokens=1), use_tqdm=False)
+        return [output.num_cached_tokens for output in outputs]
     if name == "memory":
         return memory()
     return getattr(engine, name)(*arguments)
 
 
 def memory() -> dict[str, int]:
-    """Returns the process's memory in bytes. `Anonymous` is memory that no other process can share."""
+    """Returns the process's memory in bytes. No other process can share `Anonymous` memory."""
     found: dict[str, int] = {}
     with open("/proc/self/smaps_rollup") as file:
         for line in file:

@@ -181,9 +181,9 @@ pub(crate) fn any(value: &Bound<'_, PyAny>) -> PyResult<AnyHandle> {
     Ok(handle?)
 }
 
-/// The error for a handle of a channel, because the module has no channels.
+/// The error for a handle of a channel where another object's handle is needed.
 pub(crate) fn no_channels() -> PyErr {
-    let error = "Python cannot open channels; open the channel from a Rust program";
+    let error = "this is the handle of a channel: open it with crosshandle.Channel.open(handle)";
     Failure::from(Error::invalid(error)).into()
 }
 

@@ -12,6 +12,7 @@
 //! | `array/` | typed views of memory, the array protocols that they support, and conversions of arguments of any size |
 //! | `foreign/` | arrays created by other libraries, and the allocators that those libraries call |
 //! | `bundle.rs` | the encoding in which arrays are sent to other processes |
+//! | `channel/` | channels of frames, their producers and consumers, and arrays in their slots |
 //! | `memory/pending.rs` | pickled objects that no process has opened yet |
 //! | `event/notifier.rs` | notifications of completed signals, for event loops such as asyncio |
 //! | `link/` | memory and events on other hosts |
@@ -20,6 +21,7 @@
 
 mod array;
 mod bundle;
+mod channel;
 mod context;
 mod device;
 mod error;
@@ -44,6 +46,8 @@ mod _crosshandle {
     use crate::array::{Array, dtype_of, numpy_dtype};
     #[pymodule_export]
     use crate::bundle::{forget_contexts, pack_shared, unpack};
+    #[pymodule_export]
+    use crate::channel::{Channel, Consumer, Item, Producer, Slot, open_channel};
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]

@@ -26,7 +26,7 @@ use pyo3::prelude::*;
 /// >>> queue.finish(timeout=5)
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Queue {
-    queue: crosshandle::Queue,
+    pub(crate) queue: crosshandle::Queue,
     /// The Python object that owns the queue's driver stream. It is dropped after the queue.
     _stream: Option<Py<PyAny>>,
 }

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use crate::Result;
 use crate::workspace::Workspace;
+use crate::{Result, figures};
 
 /// A line, from 1, and what is wrong there. Line 0 is the whole file.
 type Fault = (usize, String);
@@ -47,13 +47,14 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     add(SECURITY, evidence::check(&files));
     add(GLOSSARY, glossary::check(&files));
     add("xtask/src/style/sizes.rs", sizes::unused(&files));
+    places.extend(figures::faults(&files));
     match places.len() {
         0 => Ok(()),
         count => Err(format!("{count} faults\n{}", places.join("\n"))),
     }
 }
 
-fn read(workspace: &Workspace) -> Result<Files> {
+pub(crate) fn read(workspace: &Workspace) -> Result<Files> {
     let mut git = Command::new("git");
     let listed = git.arg("ls-files").current_dir(&workspace.root).output();
     let listed = listed.map_err(|error| format!("cannot run git: {error}"))?;

@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ._crosshandle import Event, Notifier
+from ._crosshandle import Consumer, Event, Item, Notifier
+from ._errors import ChannelClosedError
 
 
 # The pending waits in all event loops. Each wait is a tuple: the `id` of the loop's `_Tokens`, and
@@ -160,3 +161,52 @@ async def _reached_in_trio(trio: Any, event: Event, value: int) -> None:
         tokens.remove(token)
     if errors:
         raise errors[0]
+
+
+async def received(consumer: Consumer) -> Item:
+    """Receives the next item of a channel in a task of asyncio or trio."""
+    while (item := consumer.try_receive()) is None:
+        # The first use of the descriptor makes it readable, so that no item is missed.
+        await _readable(consumer.fileno())
+    return item
+
+
+async def next_received(consumer: Consumer) -> Item:
+    """Receives the next item for `async for`."""
+    try:
+        return await received(consumer)
+    except ChannelClosedError:
+        raise StopAsyncIteration from None
+
+
+# Descriptors of consumers that a task of asyncio waits for. Each is a tuple: the `id` of the event
+# loop, and the descriptor.
+_watched: set[tuple[int, int]] = set()
+
+
+async def _readable(descriptor: int) -> None:
+    """Waits until a descriptor is readable."""
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_run():
+        await trio.lowlevel.wait_readable(descriptor)
+        return
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    watched = (id(loop), descriptor)
+    if watched in _watched:
+        raise RuntimeError("another task waits for this consumer: each task needs a consumer of its own")
+    future: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    loop.add_reader(descriptor, tell)
+    _watched.add(watched)
+    try:
+        await future
+    finally:
+        _watched.discard(watched)
+        if not loop.is_closed():
+            loop.remove_reader(descriptor)

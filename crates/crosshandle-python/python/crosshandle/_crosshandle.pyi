@@ -505,6 +505,254 @@ class Queue:
         """Whether all submitted commands are done."""
 
 @final
+class Channel:
+    """A ring of slots in shared memory, through which processes send arrays or bytes."""
+
+    def __new__(
+        cls,
+        shape: Any = None,
+        dtype: Any = None,
+        *,
+        slot_size: int | None = None,
+        depth: int = 8,
+        device: Any = None,
+        broadcast: bool = False,
+        drop_oldest: bool = False,
+        producers: int = 1,
+        consumers: int = 1,
+        reserved: int = 2,
+        held: int = 4,
+        awaits_producers: bool = False,
+        name: str | None = None,
+    ) -> Channel: ...
+    @staticmethod
+    def open(
+        channel: _Handle,
+        *,
+        device: Any = None,
+        read_only: bool = False,
+        socket_dir: str | PathLike[str] | None = None,
+        token: str | None = None,
+        timeout: float | None = None,
+    ) -> Channel:
+        """Opens a channel that another process has created. `channel` is a handle, its bytes or its
+        text, or the name under which a holder keeps the channel."""
+    def handle(self, *, read_only: bool = False) -> MemoryHandle:
+        """Returns a handle, with which another process can open the channel. With `read_only`, that
+        process can only be a consumer."""
+    def hand_over(
+        self,
+        name: str,
+        *,
+        replaces: bool = False,
+        socket_dir: str | PathLike[str] | None = None,
+        token: str | None = None,
+    ) -> int:
+        """Hands the channel over to the holder under a name, so that it survives all its processes.
+        Returns the version of the name."""
+    def producer(self, *, stream: Any = None) -> Producer:
+        """Joins the channel as a producer. `stream` writes the items of a GPU's channel."""
+    def consumer(self, *, stream: Any = None, writable: bool = False) -> Consumer:
+        """Joins the channel as a consumer. `stream` reads the items of a GPU's channel. With
+        `writable`, the consumer may write to its items."""
+    def __iter__(self) -> Consumer: ...
+    def __aiter__(self) -> Consumer: ...
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of all items, or `None` if the channel was created with a `slot_size`."""
+    @property
+    def dtype(self) -> str | None:
+        """The name of the element type of all items, or `None` if the channel was created with a
+        `slot_size`."""
+    @property
+    def slot_size(self) -> int:
+        """The maximum size of an item in bytes."""
+    @property
+    def depth(self) -> int:
+        """How many items can wait to be received."""
+    @property
+    def broadcast(self) -> bool:
+        """Whether each consumer receives each item."""
+    @property
+    def drop_oldest(self) -> bool:
+        """Whether a producer replaces the oldest item if the channel is full."""
+    @property
+    def device(self) -> str:
+        """The name of the device whose memory contains the slots."""
+    @property
+    def read_only(self) -> bool:
+        """Whether this process can only be a consumer."""
+    @property
+    def published(self) -> int:
+        """The number of items that were published so far."""
+    @property
+    def members(self) -> tuple[int, int]:
+        """The numbers of producers and of consumers that are alive."""
+    def close(self) -> None:
+        """Closes this object. The channel itself stays open in this process while its producers,
+        consumers and items exist."""
+    def __enter__(self) -> Channel: ...
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+@final
+class Producer:
+    """A producer of a channel, from `Channel.producer`."""
+
+    def send(self, value: Any, *, user: Any = None, timeout: float | None = None) -> int:
+        """Copies an array or bytes into a slot and publishes it. Returns the item's number. Waits
+        for at most `timeout` seconds while the channel is full."""
+    def try_send(self, value: Any, *, user: Any = None) -> int | None:
+        """Sends an array or bytes as `send` does, or returns `None` if the channel is full."""
+    def reserve(self, *, timeout: float | None = None) -> Slot:
+        """Reserves a slot. The `with` statement publishes it at the end of its block, and waits for
+        room for at most `timeout` seconds."""
+    @property
+    def members(self) -> tuple[int, int]:
+        """The numbers of producers and of consumers that are alive."""
+    def close(self) -> None:
+        """Leaves the channel as soon as all its slots are published or returned."""
+    def __enter__(self) -> Producer: ...
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+@final
+class Slot:
+    """A reserved slot of a channel: a writable array in shared memory, from `Producer.reserve`."""
+
+    @property
+    def array(self) -> Array:
+        """The array over the slot's memory."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements in each dimension."""
+    @property
+    def dtype(self) -> Any:
+        """The name of the element type, such as `uint8`."""
+    def numpy(self) -> Any:
+        """Returns a NumPy array that shares the slot's bytes."""
+    def torch(self, *, copy: bool = False) -> Any:
+        """Returns a torch tensor that shares the slot's bytes, or a copy. A read-only array needs
+        `copy=True`."""
+    def jax(self) -> Any:
+        """Returns a JAX array that shares the slot's bytes."""
+    def cupy(self) -> Any:
+        """Returns a CuPy array that shares the slot's bytes, which must be on a GPU."""
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any: ...
+    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any) -> Any: ...
+    def __setitem__(self, index: Any, value: Any) -> None: ...
+    def set_array(self, shape: Any, dtype: Any) -> None:
+        """Makes the item an array of another shape and type, which must fit into the slot. The
+        channel must have been created with a `slot_size`."""
+    @property
+    def nbytes(self) -> int:
+        """The size of the item in bytes (default: the whole slot)."""
+    @nbytes.setter
+    def nbytes(self, nbytes: int) -> None: ...
+    def _set_user(self, user: Any) -> None: ...
+    user = property(None, _set_user)
+    """Bytes that the item carries in addition, at most 64. This attribute can only be set."""
+    def publish(self, timeout: float | None = None) -> int:
+        """Publishes the item, and returns its number. Waits for at most `timeout` seconds while the
+        channel is full."""
+    def release(self) -> None:
+        """Returns the slot without an item."""
+    def __enter__(self) -> Slot: ...
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+@final
+class Consumer:
+    """A consumer of a channel, from `Channel.consumer`."""
+
+    def receive(self, timeout: float | None = None) -> Item:
+        """Receives the next item, and waits for it for at most `timeout` seconds."""
+    def try_receive(self) -> Item | None:
+        """Receives the next item, or returns `None` if no item is waiting."""
+    def receive_latest(self, timeout: float | None = None) -> Item:
+        """Receives the newest waiting item, and drops the older ones. Waits for at most `timeout`
+        seconds if no item is waiting."""
+    def received(self) -> Awaitable[Item]:
+        """Receives the next item in a task of asyncio or trio."""
+    def fileno(self) -> int:
+        """Returns a file descriptor for event loops, which is readable when `try_receive` may
+        return an item or raise an exception."""
+    @property
+    def lost(self) -> int:
+        """The number of items of a broadcast that were replaced before this consumer received
+        them."""
+    @property
+    def members(self) -> tuple[int, int]:
+        """The numbers of producers and of consumers that are alive."""
+    def close(self) -> None:
+        """Leaves the channel. Received items stay valid."""
+    def __enter__(self) -> Consumer: ...
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+    def __iter__(self) -> Consumer: ...
+    def __next__(self) -> Item: ...
+    def __aiter__(self) -> Consumer: ...
+    def __anext__(self) -> Awaitable[Item]: ...
+
+@final
+class Item:
+    """A received item: a read-only array in a slot of the channel."""
+
+    @property
+    def array(self) -> Array:
+        """The array over the slot's memory."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements in each dimension."""
+    @property
+    def dtype(self) -> Any:
+        """The name of the element type, such as `uint8`."""
+    def numpy(self) -> Any:
+        """Returns a NumPy array that shares the slot's bytes."""
+    def torch(self, *, copy: bool = False) -> Any:
+        """Returns a torch tensor that shares the slot's bytes, or a copy. A read-only array needs
+        `copy=True`."""
+    def jax(self) -> Any:
+        """Returns a JAX array that shares the slot's bytes."""
+    def cupy(self) -> Any:
+        """Returns a CuPy array that shares the slot's bytes, which must be on a GPU."""
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any: ...
+    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any) -> Any: ...
+    @property
+    def number(self) -> int:
+        """The item's number. The first item of a channel has the number 0."""
+    @property
+    def time(self) -> int:
+        """The time at which the item was published, in nanoseconds of `time.monotonic_ns()`."""
+    @property
+    def user(self) -> bytes:
+        """The bytes that the producer has added to the item."""
+    @property
+    def nbytes(self) -> int:
+        """The size of the item in bytes."""
+    def release(self) -> None:
+        """Drops the item. Its slot is free when no array uses it any more."""
+    def __enter__(self) -> Item: ...
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+def open_channel(context: Context, handle: _Handle) -> Channel:
+    """Opens a channel from its handle's bytes in a context."""
+
+@final
 class Foreign:
     """A description of an array from another library, together with the object that keeps the
     array's bytes alive."""

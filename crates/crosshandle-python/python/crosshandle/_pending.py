@@ -11,8 +11,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _crosshandle as _rust
-from ._crosshandle import Array, Event, Memory, PhysicalMemory
-from ._sharing import Bundle, _open_received, default_context, open, open_read_only, share
+from ._crosshandle import Array, Channel, Event, Memory, PhysicalMemory
+from ._sharing import Bundle, _context_of, _open_received, default_context, open, open_read_only, share
+
+# The size of a channel's handle in bytes.
+_HANDLE_SIZE = 104
 
 
 class Pending(NamedTuple):
@@ -80,9 +83,18 @@ def opened(ticket: bytes) -> None:
     _rust.opened(default_context(), ticket)
 
 
+def _open_channel(data: bytes, ticket: bytes) -> Channel:
+    """Opens a pickled channel. The data are the handle's bytes, and the device of the slots."""
+    backend, _, uuid = data[_HANDLE_SIZE:].decode().partition(":")
+    channel = _rust.open_channel(_context_of(backend, uuid), data[:_HANDLE_SIZE])
+    opened(ticket)
+    return channel
+
+
 _OPENERS: dict[str, Callable[[bytes, bytes], Any]] = {
     "open": _open,
     "open_read_only": _open_read_only,
+    "open_channel": _open_channel,
 }
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]

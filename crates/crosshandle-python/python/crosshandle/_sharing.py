@@ -424,6 +424,10 @@ def _openable(array: Array, copy: bool) -> Array:
     is true, or raises an exception."""
     try:
         array._check_openable()
+    except UnsupportedError as error:
+        if copy:
+            return copy_of(array)
+        raise UnsupportedError(f"{error}: pass copy=True to share a copy") from None
     except (StaleHandleError, ExporterGoneError) as error:
         if copy:
             return copy_of(array)

@@ -72,6 +72,32 @@ pub(crate) struct Array {
 /// program that retries gets the old error.
 const SAME_WAIT: Duration = Duration::from_millis(50);
 
+/// Fills in a buffer view of an array for an object that has the array. The view belongs to the
+/// array.
+///
+/// # Safety
+/// The caller must ensure that `view` is null or points to a `Py_buffer` that can be written.
+pub(crate) unsafe fn fill_view(
+    array: PyResult<Bound<'_, Array>>,
+    view: *mut pyo3::ffi::Py_buffer,
+    flags: c_int,
+) -> PyResult<()> {
+    let array = match array {
+        Ok(array) => array,
+        Err(error) => {
+            if !view.is_null() {
+                // SAFETY: `view` is not null, so the caller guarantees that it can be written. The
+                // field `obj` must be null after an error.
+                unsafe { (*view).obj = std::ptr::null_mut() };
+            }
+            return Err(error);
+        }
+    };
+    array.get().wait_for_buffer(array.py())?;
+    // SAFETY: the caller guarantees it.
+    unsafe { buffer::fill(array, view, flags) }
+}
+
 impl Array {
     pub(crate) fn new(memory: Arc<SharedMemory>, layout: Layout) -> PyResult<Self> {
         Self::of(memory, layout, false)

@@ -1,6 +1,7 @@
 //! Copies other libraries' arrays into shared memory.
 
 use super::description::{Foreign, Place};
+use super::owners::Owners;
 use crate::array::{Array, Dtype, Layout};
 use crate::context::Context;
 use crate::error::Failure;
@@ -8,6 +9,7 @@ use crosshandle::{Access, Command, MemoryRange};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 /// Maximum size in bytes of the pieces in which host memory is filled, unless the pattern itself is
 /// larger.
@@ -60,17 +62,102 @@ fn copy(py: Python<'_>, context: &Context, foreign: &Foreign) -> PyResult<Array>
             "arrays on the host are copied to host memory",
         ));
     }
-    let from = ptr::with_exposed_provenance::<u8>(foreign.first);
-    let to = made.memory.memory.as_ptr();
-    runs.each(|offset, place| {
-        // SAFETY: the array's library reported that these bytes belong to the array, and `foreign`
-        // holds their owner. `Foreign::new` checked that every run is inside them. The new memory
-        // has room for all elements, and only this function has it.
-        unsafe { ptr::copy_nonoverlapping(from.add(offset), to.add(place), runs.len) };
-        Ok(())
-    })?;
+    // SAFETY: the new memory has room for all elements, and only this function has it.
+    unsafe { on_host(foreign, &runs, made.memory.memory.as_ptr())? };
     Ok(made)
 }
+
+/// Copies an array of the host.
+///
+/// # Safety
+/// The caller must ensure that `to` points to memory for all elements, to which no other thread
+/// writes.
+unsafe fn on_host(foreign: &Foreign, runs: &Runs<'_>, to: *mut u8) -> PyResult<()> {
+    let from = ptr::with_exposed_provenance::<u8>(foreign.first);
+    runs.each(|offset, place| {
+        // SAFETY: the array's library reported that these bytes belong to the array, and `foreign`
+        // holds their owner. `Foreign::new` checked that every run is inside them. The caller
+        // guarantees that `to` has room for them.
+        unsafe { ptr::copy_nonoverlapping(from.add(offset), to.add(place), runs.len) };
+        Ok(())
+    })
+}
+
+/// Copies an array of the host into a slot of a channel. Lets other threads run while it copies
+/// many bytes.
+///
+/// # Safety
+/// The caller must ensure that the first `bytes` bytes at `to` belong to a reserved slot.
+pub(crate) unsafe fn copied_to_slot(
+    py: Python<'_>,
+    foreign: &Foreign,
+    to: *mut u8,
+    bytes: usize,
+) -> PyResult<()> {
+    let layout = &foreign.layout;
+    if foreign.place != Place::Host || layout.elements() * layout.dtype.bytes() > bytes {
+        return Err(PyValueError::new_err(
+            "an array on the host with at most as many bytes as the slot is needed",
+        ));
+    }
+    if layout.elements() == 0 {
+        return Ok(());
+    }
+    let runs = Runs::of(layout);
+    /// A pointer that another closure may have.
+    struct To(*mut u8);
+    // SAFETY: only the closure below uses the pointer, and the caller waits for it.
+    unsafe impl Send for To {}
+    let to = To(to);
+    let copy = move || {
+        let to = to;
+        // SAFETY: the caller guarantees that the slot is reserved, so only its producer writes to
+        // it. The check above shows that it has room for the elements.
+        unsafe { on_host(foreign, &runs, to.0) }
+    };
+    match bytes < DETACHED_BYTES {
+        true => copy(),
+        false => py.detach(copy),
+    }
+}
+
+/// Submits copies of a GPU array into a slot of a channel. The array lives until they are complete.
+pub(crate) fn submitted_to_slot(
+    py: Python<'_>,
+    queue: &crosshandle::Queue,
+    foreign: &Foreign,
+    to: &MemoryRange,
+) -> PyResult<()> {
+    let layout = &foreign.layout;
+    if layout.elements() == 0 {
+        return Ok(());
+    }
+    let runs = Runs::of(layout);
+    if runs.count() > MAX_DEVICE_RUNS {
+        return Err(too_many_runs());
+    }
+    let owner = Arc::new(Owners(vec![foreign.owner.clone_ref(py)]));
+    runs.each(|offset, place| {
+        let first = ptr::with_exposed_provenance_mut(foreign.first + offset);
+        let Some(first) = NonNull::new(first) else {
+            return Ok(());
+        };
+        // SAFETY: the array's library reported that these bytes belong to the array. The range
+        // keeps their owner until the copy is complete.
+        let from = unsafe { MemoryRange::from_raw_parts(first, runs.len, Access::ReadOnly) };
+        let from = from.keeping(Arc::clone(&owner));
+        queue.submit(Command::copy(from, to.range(place..place + runs.len)?)?)
+    })
+}
+
+fn too_many_runs() -> PyErr {
+    PyValueError::new_err(
+        "an array with that many gaps is copied by its own library: make it contiguous first",
+    )
+}
+
+/// Minimum size in bytes of a copy into a slot that lets other Python threads run.
+const DETACHED_BYTES: usize = 64 << 10;
 
 /// The contiguous runs in an array. The array has at least one element.
 struct Runs<'a> {
@@ -202,9 +289,7 @@ fn on_device(
     made: &Array,
 ) -> PyResult<()> {
     if runs.count() > MAX_DEVICE_RUNS {
-        return Err(PyValueError::new_err(
-            "an array with that many gaps is copied by its own library: make it contiguous first",
-        ));
+        return Err(too_many_runs());
     }
     let queue = context.0.create_queue().map_err(Failure::from)?;
     let submitted = runs.each(|offset, place| {

@@ -39,13 +39,13 @@ impl Place {
 /// bytes alive.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct Foreign {
-    pub(super) place: Place,
+    pub(crate) place: Place,
     /// The address of the array's lowest byte.
     pub(super) first: usize,
     /// The number of bytes from the lowest byte to the highest byte, inclusive.
     pub(super) len: usize,
     /// The layout of the elements. Its offset is relative to the lowest byte.
-    pub(super) layout: Layout,
+    pub(crate) layout: Layout,
     pub(super) read_only: bool,
     /// The object that keeps the bytes alive.
     pub(super) owner: Py<PyAny>,

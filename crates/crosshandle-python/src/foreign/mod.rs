@@ -24,7 +24,7 @@ mod torch;
 
 pub(crate) use adopt::{Wholes, adopt_all, laid_over};
 pub(crate) use bytes::Bytes;
-pub(crate) use copy::{copied, copied_array, filled, moved};
+pub(crate) use copy::{copied, copied_array, copied_to_slot, filled, moved, submitted_to_slot};
 pub(crate) use description::{Foreign, Place, describe};
 pub(crate) use exchange::torch_tensor;
 pub(crate) use interface::{check_whole, swapped};

@@ -5,6 +5,7 @@ pub(crate) mod physical;
 
 use crate::array::arguments::{self, Data};
 use crate::array::{Array, Arrivals, Layout};
+use crate::channel::InSlot;
 use crate::error::{Failure, Result};
 use crate::foreign::owners::Owners;
 use crate::handle::MemoryHandle;
@@ -57,6 +58,8 @@ pub(crate) struct SharedMemory {
     /// Other memory that must live as long as this memory, such as the tables of bundles that refer
     /// to it.
     kept: Mutex<Vec<Arc<Self>>>,
+    /// The item or the slot of a channel that the memory contains.
+    in_slot: Option<InSlot>,
 }
 
 /// An entry of [`LIVE`].
@@ -161,6 +164,7 @@ impl SharedMemory {
             is_recycled,
             arrivals: Arrivals::default(),
             kept: Mutex::default(),
+            in_slot: None,
         }
     }
 
@@ -209,6 +213,25 @@ impl SharedMemory {
             is_recycled: false,
             arrivals: Arrivals::default(),
             kept: Mutex::default(),
+            in_slot: None,
+        }
+    }
+
+    /// Wraps the memory of a channel for the array of one item or slot.
+    pub(crate) fn of_channel(
+        memory: Arc<crosshandle::Memory>,
+        context: crosshandle::Context,
+        in_slot: InSlot,
+    ) -> Self {
+        Self {
+            memory,
+            handle: None,
+            context,
+            live: None,
+            is_recycled: false,
+            arrivals: Arrivals::default(),
+            kept: Mutex::default(),
+            in_slot: Some(in_slot),
         }
     }
 
@@ -227,6 +250,7 @@ impl SharedMemory {
     /// used. To check, opens the memory once more, and returns the error of a failed attempt.
     /// Memory that this process allocated always passes.
     pub(crate) fn check_openable(&self, py: Python<'_>) -> Result<()> {
+        self.check_no_slot()?;
         let Some(handle) = self.handle else {
             return Ok(());
         };
@@ -238,8 +262,19 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Fails for memory of a channel, because another process could not keep the item's slot.
+    fn check_no_slot(&self) -> Result<()> {
+        match self.in_slot {
+            None => Ok(()),
+            Some(_) => Err(crosshandle::Error::Unsupported(
+                "an item of a channel is only for the process that received it".into(),
+            )
+            .into()),
+        }
+    }
+
     pub(crate) fn is_lent(&self) -> bool {
-        self.live.is_none()
+        self.live.is_none() && self.in_slot.is_none()
     }
 
     /// Returns the memory if it belongs to an allocator that reuses its parts, otherwise `None`. To
@@ -263,6 +298,7 @@ impl SharedMemory {
         // A forked child cannot export inherited memory, because only the parent keeps the
         // allocation alive.
         check_birth(&self.context)?;
+        self.check_no_slot()?;
         Ok(match self.handle {
             Some(handle) => handle,
             None if read_only => self.memory.handle_read_only()?,

@@ -8,6 +8,7 @@
 //! get the pickle through other processes.
 
 use crate::array::Array;
+use crate::channel::Channel;
 use crate::context::{Context, default_context};
 use crate::error::{Failure, Result};
 use crate::event::Event;
@@ -36,6 +37,7 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
 /// A reference that keeps the memory or the event of a pickled object alive.
 enum Kept {
     Memory(Arc<SharedMemory>),
+    Channel(crosshandle::channel::Channel),
     Physical(crosshandle::virtual_memory::PhysicalMemory),
     /// A pickled event. If this process created the event, it also opens the event as an importer
     /// does. So the event is treated as shared until the receiver has opened it.
@@ -56,6 +58,7 @@ impl Pickle {
         let bytes = self.kept.iter().map(|kept| match kept {
             Kept::Memory(memory) => memory.memory.len(),
             Kept::Physical(memory) => memory.len(),
+            Kept::Channel(channel) => channel.contents().len(),
             Kept::Event(..) => 0,
         });
         bytes.fold(0, usize::saturating_add)
@@ -156,6 +159,9 @@ impl Table {
                     memories.entry(Arc::as_ptr(memory)).or_insert((0, memory)).0 += 1;
                 }
                 Kept::Physical(memory) => physical = physical.saturating_add(memory.len()),
+                Kept::Channel(channel) => {
+                    physical = physical.saturating_add(channel.contents().len());
+                }
                 Kept::Event(..) => {}
             }
         }
@@ -303,6 +309,8 @@ fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
             kept.push(kept_event(py, event.get())?);
         } else if let Ok(memory) = object.cast::<PhysicalMemory>() {
             kept.push(Kept::Physical(memory.get().memory.clone()));
+        } else if let Ok(channel) = object.cast::<Channel>() {
+            kept.push(Kept::Channel(channel.get().channel()?));
         } else {
             let class = object.get_type();
             return Err(PyTypeError::new_err(format!(

@@ -56,7 +56,7 @@ class refusing_writes(TorchDispatchMode):
         self._to = max((one.data_ptr() + one.nbytes for one in mapped), default=0)
         for key, _, tensor in _entries(module):
             if tensor.device.type != "meta" and self._is_mapped(tensor):
-                self._names[tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes] = key
+                self._names.setdefault((tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes), key)
 
     def _is_mapped(self, tensor: torch.Tensor) -> bool:
         return bool(tensor.numel() > 0 and self._from <= tensor.data_ptr() < self._to)

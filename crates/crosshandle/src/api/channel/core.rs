@@ -37,9 +37,9 @@ pub(super) struct ChannelCore {
     pub(super) plan: Plan,
     pub(super) control: Arc<ChannelControl>,
     /// The headers, and the contents if they are on the host.
-    pub(super) items: Memory,
+    pub(super) items: Arc<Memory>,
     /// The contents if they are in the memory of a device.
-    pub(super) slots: Option<Memory>,
+    pub(super) slots: Option<Arc<Memory>>,
     /// Keeps the words exported or open.
     pub(super) words_memory: Memory,
     /// Keeps the memory of a new channel exported.
@@ -71,8 +71,8 @@ impl ChannelCore {
             context: context.clone(),
             plan,
             control,
-            items,
-            slots,
+            items: Arc::new(items),
+            slots: slots.map(Arc::new),
             words_memory,
             _companion: companion,
             opened: Mutex::default(),
@@ -113,7 +113,7 @@ impl ChannelCore {
 
     /// Returns the memory that contains the contents of the slots.
     #[inline]
-    pub(super) fn contents(&self) -> &Memory {
+    pub(super) fn contents(&self) -> &Arc<Memory> {
         self.slots.as_ref().unwrap_or(&self.items)
     }
 

@@ -64,8 +64,8 @@
 //!
 //! # Death
 //! The slots of a dead process return to the channel, and the survivors continue. A dead producer's
-//! reserved slot is not published. An item that a dead consumer had received counts as delivered.
-//! When the last producer dies, consumers first receive all published items, and then get
+//! reserved slot is not published. An item that a dead consumer had received is not delivered
+//! again. When the last producer dies, consumers first receive all published items, and then get
 //! [`ChannelFault::ProducerDied`]. With [`ChannelOptions::awaits_producers`] they wait for the next
 //! producer instead. A channel that was [handed over](Channel::hand_over) to a holder outlives all
 //! its processes.
@@ -95,7 +95,7 @@ use crate::api::core::Allocation;
 use crate::api::holder::{HandedOver, HoldOptions, Holder};
 use crate::api::memory::Memory;
 use crate::pool::Usage;
-use crosshandle_handle::MemoryHandle;
+use crosshandle_handle::{ChannelHandle, MemoryHandle};
 use crosshandle_ipc::channel::ChannelControl;
 use crosshandle_ipc::{First, OpenDeadline};
 use crosshandle_types::error::{Error, Result};
@@ -116,6 +116,8 @@ const ROLES: [&str; 3] = ["channel-items", "channel-words", "channel-slots"];
 #[derive(Clone)]
 pub struct Channel {
     core: Arc<ChannelCore>,
+    /// The handle with which this process opened the channel, or `None` in its creator.
+    opened: Option<ChannelHandle>,
 }
 
 impl Channel {
@@ -160,6 +162,7 @@ impl Channel {
         let control = ChannelControl::create(words.descriptor()?, shape, !is_on_host)?;
         Ok(Self {
             core: ChannelCore::new(context, companion, plan, control, items, slots, words),
+            opened: None,
         })
     }
 
@@ -169,7 +172,7 @@ impl Channel {
     /// # Errors
     /// - The errors of [`Context::open_memory`].
     /// - [`Error::Protocol`] if the handle's memory is not a channel.
-    pub fn open(context: &Context, handle: &MemoryHandle) -> Result<Self> {
+    pub fn open(context: &Context, handle: &ChannelHandle) -> Result<Self> {
         Self::open_by(context, handle, &context.core().deadline())
     }
 
@@ -180,7 +183,7 @@ impl Channel {
     /// As [`open`](Self::open). Also [`Error::TimedOut`].
     pub fn open_timeout(
         context: &Context,
-        handle: &MemoryHandle,
+        handle: &ChannelHandle,
         timeout: Duration,
     ) -> Result<Self> {
         Self::open_by(context, handle, &OpenDeadline::after(timeout))
@@ -208,16 +211,16 @@ impl Channel {
             Access::ReadOnly => part.read_only,
         };
         let handle = handle.ok_or(Error::Protocol("it sent no handle"))?;
-        Self::open(context, &handle)
+        Self::open(context, &ChannelHandle::of_memory(&handle))
     }
 
-    fn open_by(context: &Context, handle: &MemoryHandle, deadline: &OpenDeadline) -> Result<Self> {
+    fn open_by(context: &Context, handle: &ChannelHandle, deadline: &OpenDeadline) -> Result<Self> {
         let companion = context.companion()?;
-        let access = match handle.is_read_only() {
+        let access = match handle.is_consumers() {
             true => Access::ReadOnly,
             false => Access::ReadWrite,
         };
-        let items = Memory::open(companion.core(), handle, access, deadline)?;
+        let items = Memory::open(companion.core(), &handle.memory(), access, deadline)?;
         let description = Description::load(items.bytes()?)?;
         let plan = description.plan(items.len())?;
         let words_handle = MemoryHandle::from_bytes(whole(description.words()))?;
@@ -240,24 +243,37 @@ impl Channel {
         let control = ChannelControl::open(file, plan.shape, !plan.is_on_host)?;
         Ok(Self {
             core: ChannelCore::new(context, companion, plan, control, items, slots, words),
+            opened: Some(*handle),
         })
     }
 
-    /// Returns a handle that grants both roles. Only the process that created the channel can make
-    /// one. Other processes pass the handle on that they have received.
+    /// Returns a handle that grants both roles. A process that opened the channel returns the
+    /// handle that it was opened with.
     ///
     /// # Errors
-    /// As [`Memory::handle`].
-    pub fn handle(&self) -> Result<MemoryHandle> {
-        self.core.items.handle()
+    /// As [`Memory::handle`]. Also [`Error::ReadOnly`] if the channel was opened with a handle that
+    /// grants only the role of consumers.
+    pub fn handle(&self) -> Result<ChannelHandle> {
+        match self.opened {
+            None => Ok(ChannelHandle::of_memory(&self.core.items.handle()?)),
+            Some(handle) if handle.is_consumers() => Err(Error::ReadOnly),
+            Some(handle) => Ok(handle),
+        }
     }
 
     /// Returns a handle that grants only the role of consumers.
     ///
     /// # Errors
-    /// As [`Memory::handle_read_only`].
-    pub fn consumer_handle(&self) -> Result<MemoryHandle> {
-        self.core.items.handle_read_only()
+    /// As [`Memory::handle_read_only`]. Only the creator can make such a handle from one that
+    /// grants both roles.
+    pub fn consumer_handle(&self) -> Result<ChannelHandle> {
+        match self.opened {
+            Some(handle) if handle.is_consumers() => Ok(handle),
+            _ => {
+                let items = self.core.items.handle_read_only()?;
+                Ok(ChannelHandle::of_memory(&items))
+            }
+        }
     }
 
     /// Joins the channel as a producer.
@@ -291,9 +307,9 @@ impl Channel {
     ) -> Result<HandedOver> {
         let core = &*self.core;
         let memories = [
-            Some(&core.items),
+            Some(&*core.items),
             Some(&core.words_memory),
-            core.slots.as_ref(),
+            core.slots.as_deref(),
         ];
         let parts = ROLES.into_iter().zip(memories);
         let parts: Vec<_> = parts
@@ -305,6 +321,11 @@ impl Channel {
     /// Returns the size of a slot in bytes, which is the maximum length of an item.
     pub fn slot_size(&self) -> usize {
         self.core.plan.slot_size
+    }
+
+    /// Returns the memory that contains the contents of all slots.
+    pub fn contents(&self) -> Arc<Memory> {
+        Arc::clone(self.core.contents())
     }
 
     /// Returns how many items can wait to be received.
