@@ -248,7 +248,7 @@ pub unsafe extern "C" fn crosshandle_channel_open(
 ) -> crosshandle_result {
     entry! {
         let channel = place(channel)?;
-        let handle = crosshandle_memory_handle::read(handle)?;
+        let handle = crosshandle_memory_handle::read_channel(handle)?;
         let opened = Channel::open_timeout(get(context)?, &handle, timeout(timeout_ns))?;
         channel.write(open(opened));
         Ok(())
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn crosshandle_channel_get_handle(
             Access::ReadWrite => channel.handle()?,
             Access::ReadOnly => channel.consumer_handle()?,
         };
-        handle.write(crosshandle_memory_handle::new(&made));
+        handle.write(crosshandle_memory_handle::of_channel(&made));
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::boundary::{entry, given, list, place, text};
 use crate::error::{Failure, Result, crosshandle_result};
+use crosshandle::handle::{AnyHandle, ChannelHandle};
 use crosshandle::{EventHandle, MemoryHandle};
 use std::ffi::c_char;
 use std::fmt::Display;
@@ -49,6 +50,33 @@ impl crosshandle_memory_handle {
         let handle = unsafe { given(handle) }?;
         Ok(MemoryHandle::from_bytes(&handle.bytes)?)
     }
+
+    pub(crate) fn of_channel(handle: &ChannelHandle) -> Self {
+        let bytes = *handle.as_bytes();
+        Self { bytes }
+    }
+
+    /// Checks every field of a channel's handle.
+    pub(crate) unsafe fn read_channel(handle: *const Self) -> Result<ChannelHandle> {
+        // SAFETY: promised by the caller.
+        let handle = unsafe { given(handle) }?;
+        Ok(ChannelHandle::from_bytes(&handle.bytes)?)
+    }
+
+    /// Converts a handle of memory or of a channel. Other kinds are refused as memory handles.
+    fn of(handle: &AnyHandle) -> Result<Self> {
+        match handle {
+            AnyHandle::Channel(handle) => Ok(Self::of_channel(handle)),
+            handle => Ok(Self::new(&MemoryHandle::from_bytes(handle.as_bytes())?)),
+        }
+    }
+
+    unsafe fn read_any(handle: *const Self) -> Result<AnyHandle> {
+        // SAFETY: promised by the caller.
+        let handle = unsafe { given(handle) }?;
+        let any = AnyHandle::from_bytes(&handle.bytes)?;
+        Self::of(&any).map(|_| any)
+    }
 }
 
 impl crosshandle_event_handle {
@@ -95,8 +123,8 @@ pub unsafe extern "C" fn crosshandle_memory_handle_from_bytes(
 ) -> crosshandle_result {
     entry! {
         let handle = place(handle)?;
-        let checked = MemoryHandle::from_bytes(list(bytes, size)?)?;
-        handle.write(crosshandle_memory_handle::new(&checked));
+        let checked = AnyHandle::from_bytes(list(bytes, size)?)?;
+        handle.write(crosshandle_memory_handle::of(&checked)?);
         Ok(())
     }
 }
@@ -111,8 +139,8 @@ pub unsafe extern "C" fn crosshandle_memory_handle_from_text(
 ) -> crosshandle_result {
     entry! {
         let handle = place(handle)?;
-        let checked: MemoryHandle = text(word)?.parse()?;
-        handle.write(crosshandle_memory_handle::new(&checked));
+        let checked: AnyHandle = text(word)?.parse()?;
+        handle.write(crosshandle_memory_handle::of(&checked)?);
         Ok(())
     }
 }
@@ -129,7 +157,7 @@ pub unsafe extern "C" fn crosshandle_memory_handle_to_text(
     size: usize,
 ) -> crosshandle_result {
     entry!(put_handle_text(
-        &crosshandle_memory_handle::read(handle)?,
+        &crosshandle_memory_handle::read_any(handle)?,
         text,
         size
     ))

@@ -15,7 +15,7 @@ pub enum HandleKind {
     PhysicalMemory = 2,
     /// A synchronisation event.
     Event = 3,
-    /// A channel. Its handle names the memory that contains the channel's control block.
+    /// A channel. Its handle names the memory that contains the channel's items.
     Channel = 4,
 }
 
@@ -218,7 +218,8 @@ impl fmt::Debug for Key {
 pub struct Fields {
     /// The driver that the object belongs to.
     pub backend: BackendKind,
-    /// Whether the importer can only read the memory. Always false for an event or a channel.
+    /// Whether the importer can only read the memory, or only receive items of the channel. Always
+    /// false for an event.
     pub read_only: bool,
     /// Whether the event has an arena to itself. Otherwise it lies in an arena of its context.
     /// Always false for memory.

@@ -130,20 +130,25 @@ handle_type! {
     EventHandle, HandleKind::Event, EVENT_HANDLE_SIZE, encode_event, decode_event
 }
 handle_type! {
-    /// A handle of a channel. It names the memory that contains the channel's control block.
+    /// A handle of a channel. It names the memory that contains the channel's items.
     ChannelHandle, HandleKind::Channel, MEMORY_HANDLE_SIZE, encode_memory, decode_memory
 }
 memory_getters!(MemoryHandle);
 memory_getters!(PhysicalMemoryHandle);
 
 impl ChannelHandle {
-    /// Makes the handle of a channel from the handle of the memory that contains its control block.
-    /// Returns `None` if that handle is read-only, because both sides of a channel write to it.
-    pub fn of_memory(memory: &MemoryHandle) -> Option<Self> {
-        (!memory.is_read_only()).then(|| Self::new(&memory.fields()))
+    /// Makes the handle of a channel from the handle of the memory that contains its items. The
+    /// handle of read-only memory grants only the role of consumers.
+    pub fn of_memory(memory: &MemoryHandle) -> Self {
+        Self::new(&memory.fields())
     }
 
-    /// Returns the handle of the memory that contains the channel's control block.
+    /// Returns whether the handle grants only the role of consumers.
+    pub fn is_consumers(&self) -> bool {
+        self.fields().read_only
+    }
+
+    /// Returns the handle of the memory that contains the channel's items.
     pub fn memory(&self) -> MemoryHandle {
         MemoryHandle::new(&self.fields())
     }

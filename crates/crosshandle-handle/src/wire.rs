@@ -266,7 +266,7 @@ pub(super) fn check(bytes: &[u8], expected: Option<HandleKind>) -> Result<Handle
     }
     check_head(head, kind)?;
     match MemoryWire::ref_from_bytes(bytes) {
-        Ok(wire) => check_memory(wire, kind)?,
+        Ok(wire) => check_memory(wire)?,
         Err(_) => require(
             head.flags & !FLAG_ISOLATED == 0,
             "flags",
@@ -309,14 +309,9 @@ fn check_head(head: &Head, kind: HandleKind) -> Result<(), HandleError> {
     )
 }
 
-fn check_memory(wire: &MemoryWire, kind: HandleKind) -> Result<(), HandleError> {
-    // Both sides of a channel write to its memory.
-    let known = match kind {
-        HandleKind::Channel => 0,
-        _ => FLAG_READ_ONLY,
-    };
+fn check_memory(wire: &MemoryWire) -> Result<(), HandleError> {
     require(
-        wire.head.flags & !known == 0,
+        wire.head.flags & !FLAG_READ_ONLY == 0,
         "flags",
         "an unknown flag is set",
     )?;

@@ -110,8 +110,8 @@ pub struct ChannelControl {
     consumer_cards: &'static [Card],
     owner: u16,
     namespace: u64,
-    /// Whether a process counts as dead only after the kernel has released all that it had, such as
-    /// its access to a device.
+    /// Whether a process is treated as dead only after the kernel has released its resources, such
+    /// as its access to a device.
     awaits_exit: bool,
     watches: Mutex<BTreeMap<(ChannelRole, u8), PeerWatch>>,
     departed: OnceLock<Box<Departure>>,

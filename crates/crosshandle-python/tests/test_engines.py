@@ -120,7 +120,7 @@ def test_what_an_engine_has_made_of_weights_is_mapped_by_the_next_one(start: Sta
     with pytest.raises(_state.OtherState, match="does not have"):
         _state.adopt(other, model, FINGERPRINT)
     store.publish("plain", {"w": np.zeros(3)})
-    with pytest.raises(_state.OtherState, match="no state"):
+    with pytest.raises(_state.OtherState, match="not an engine's state"):
         _state.adopt(other, store.open("plain", framework="torch"), FINGERPRINT)
 
 

@@ -8,8 +8,9 @@ use crosshandle::channel::{
     ArrayLayout, Channel, ChannelFault, ChannelOptions, Consumer, Delivery, Item, Producer,
     WhenFull,
 };
+use crosshandle::handle::ChannelHandle;
 use crosshandle::holder::{self, HoldOptions, Holder, ServeOptions};
-use crosshandle::{Access, Command, Error, MemoryHandle};
+use crosshandle::{Access, Command, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::pin::{Pin, pin};
 use std::thread;
@@ -111,7 +112,7 @@ fn value(item: &Item) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-fn started(test: &str, role: &str, directory: &Directory, handle: MemoryHandle) -> Process {
+fn started(test: &str, role: &str, directory: &Directory, handle: ChannelHandle) -> Process {
     let mut process = Process::start(test, role, directory);
     process.say(&handle.to_string());
     assert_eq!(process.hear(), "joined");
@@ -336,7 +337,10 @@ fn roles_and_arrays_are_checked() {
     ));
     let memory = directory.context().allocate(8192).unwrap();
     memory.write(0, &[0; 8192]).unwrap();
-    let not_a_channel = Channel::open(&directory.context(), &memory.handle().unwrap());
+    let not_a_channel = Channel::open(
+        &directory.context(),
+        &ChannelHandle::of_memory(&memory.handle().unwrap()),
+    );
     assert!(matches!(
         not_a_channel,
         Err(Error::Stale | Error::Protocol(_) | Error::ExporterGone { .. })
@@ -626,7 +630,9 @@ fn invalid_headers_are_refused() {
     let directory = Directory::new();
     let frame = ArrayLayout::new(2, 32, &[4]).expect("an array");
     let channel = made(&directory, ChannelOptions::of_arrays(frame).depth(4));
-    let hostile = directory.context().open_memory(&channel.handle().unwrap());
+    let hostile = directory
+        .context()
+        .open_memory(&channel.handle().unwrap().memory());
     let memory = hostile.expect("the memory of the items");
     let mut producer = channel.producer().expect("a producer");
     let mut consumer = channel.consumer().expect("a consumer");

@@ -16,7 +16,7 @@ pub(crate) fn items_cross_in_both_directions(harness: &Harness) -> Verdict {
     let (context, peer) = harness.with_peer()?;
     let there = Channel::create(&context, ChannelOptions::new(LEN).depth(2))?;
     peer.ask(format!("channel here {LEN} depth=2"))?;
-    let handle: crosshandle::MemoryHandle = peer.ask("channel-handle here")?[0].parse()?;
+    let handle: crosshandle::handle::ChannelHandle = peer.ask("channel-handle here")?[0].parse()?;
     let here = Channel::open(&context, &handle)?;
     peer.ask(format!("open-channel there {}", there.consumer_handle()?))?;
     peer.ask("producer p here")?;

@@ -2,7 +2,7 @@
 
 use super::members::{MemberKey, Peers, Presence};
 use super::shape::Delivery;
-use super::waiting::{self, MAX_ATTEMPTS};
+use super::waiting::{self, MAX_ATTEMPTS, Patience};
 use super::words::{Position, in_slot};
 use super::{Channel, ChannelError};
 use crate::platform::{Atomic, Ordering, Platform};
@@ -19,6 +19,7 @@ pub struct Consumer {
     deferred: u32,
     /// Number of items of a broadcast that were replaced before this consumer received them.
     lost: u64,
+    patience: Patience,
 }
 
 /// A received item. The consumer holds its slot until it releases the item.
@@ -100,6 +101,7 @@ impl<P: Platform> Channel<'_, P> {
             used: 0,
             deferred: 0,
             lost: 0,
+            patience: Patience::default(),
         };
         // Producers respect the cursor from `set_alive` on. Those that did not see it then have
         // advanced no further than `published` says afterwards.
@@ -170,8 +172,10 @@ impl<P: Platform> Channel<'_, P> {
             }
             let word = self.position(number);
             let is_changed = || word.load(Ordering::Acquire) >> 32 != seen.0 >> 32;
-            if !waiting::spin::<P>(deadline, is_changed)? {
-                self.sleep(word, seen.0, peers, deadline)?;
+            let is_patient = consumer.patience.spins();
+            if !waiting::spin::<P>(is_patient, deadline, is_changed)? {
+                let slept = self.sleep(word, seen.0, peers, deadline)?;
+                consumer.patience.note_sleep(slept);
             }
         }
     }
@@ -251,6 +255,9 @@ impl<P: Platform> Channel<'_, P> {
                 Self::wake(word, before.0);
                 self.item(before, number, place)
             }
+            // Producers write the ring in order, so no later item exists. Polls read only this
+            // word.
+            ..0 => Attempt::Empty,
             _ => {
                 let Some(oldest) = self.oldest_after(number) else {
                     return Attempt::Empty;
@@ -276,6 +283,7 @@ impl<P: Platform> Channel<'_, P> {
                 self.move_cursor(consumer, number.wrapping_add(1));
                 self.item(before, number, place)
             }
+            ..0 => Attempt::Empty,
             _ => {
                 let Some(oldest) = self.oldest_after(number) else {
                     return Attempt::Empty;

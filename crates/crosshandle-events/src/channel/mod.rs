@@ -166,6 +166,15 @@ impl<'a, P: Platform> Channel<'a, P> {
         !position.is_taken() && position.slot() == slot && position.distance(state.number()) == 0
     }
 
+    /// Advances the tail after this member has published item `number`.
+    fn advance_tail(&self, number: u64) {
+        match self.shape.producers() {
+            // Other members advance the tail only up to this value.
+            1 => (self.head.tail).store(number.wrapping_add(1), Ordering::Release),
+            _ => Self::advance(&self.head.tail, number),
+        }
+    }
+
     /// Advances a counter by one if it still has this value.
     fn advance(counter: &P::AtomicU64, number: u64) {
         let _ = counter.compare_exchange(

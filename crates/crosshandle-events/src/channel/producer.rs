@@ -2,7 +2,7 @@
 
 use super::members::{MemberKey, Peers};
 use super::shape::{Delivery, WhenFull};
-use super::waiting::{self, MAX_ATTEMPTS};
+use super::waiting::{self, MAX_ATTEMPTS, Patience};
 use super::words::{Position, SlotState};
 use super::{Channel, ChannelError};
 use crate::platform::{Atomic, Ordering, Platform};
@@ -25,6 +25,7 @@ pub struct Producer {
     held: Vec<u64>,
     /// A number up to which every consumer of a broadcast has advanced.
     passed: u64,
+    patience: Patience,
 }
 
 impl Producer {
@@ -51,6 +52,7 @@ impl<P: Platform> Channel<'_, P> {
             outside: Vec::with_capacity(self.slots.len()),
             held: vec![0; self.slots.len().div_ceil(64)],
             passed: 0,
+            patience: Patience::default(),
         })
     }
 
@@ -130,7 +132,7 @@ impl<P: Platform> Channel<'_, P> {
                 let swapped =
                     word.compare_exchange(before.0, after.0, Ordering::SeqCst, Ordering::Relaxed);
                 if swapped.is_ok() {
-                    Self::advance(&self.head.tail, number);
+                    self.advance_tail(number);
                     state.store(SlotState::idle(number).0, Ordering::Release);
                     Self::wake(word, before.0);
                     self.forget(producer, before, number);
@@ -173,8 +175,10 @@ impl<P: Platform> Channel<'_, P> {
                 }
                 let word = self.position(number);
                 let is_changed = || word.load(Ordering::Acquire) >> 32 != before.0 >> 32;
-                if !waiting::spin::<P>(deadline, is_changed)? {
-                    self.sleep(word, before.0, peers, deadline)?;
+                let is_patient = producer.patience.spins();
+                if !waiting::spin::<P>(is_patient, deadline, is_changed)? {
+                    let slept = self.sleep(word, before.0, peers, deadline)?;
+                    producer.patience.note_sleep(slept);
                 }
                 Ok(true)
             }
@@ -198,8 +202,10 @@ impl<P: Platform> Channel<'_, P> {
                     }
                     let word = &member.cursor;
                     let is_changed = || word.load(Ordering::Acquire) >> 32 != cursor >> 32;
-                    if !waiting::spin::<P>(deadline, is_changed)? {
-                        self.sleep(word, cursor, peers, deadline)?;
+                    let is_patient = producer.patience.spins();
+                    if !waiting::spin::<P>(is_patient, deadline, is_changed)? {
+                        let slept = self.sleep(word, cursor, peers, deadline)?;
+                        producer.patience.note_sleep(slept);
                     }
                     return Ok(true);
                 }

@@ -26,6 +26,7 @@ pub(super) const MAX_ATTEMPTS: usize = 1_000;
 /// # Errors
 /// Returns [`ChannelError::TimedOut`] if the deadline has passed before the call.
 pub(super) fn spin<P: Platform>(
+    is_patient: bool,
     deadline: Option<P::Instant>,
     is_changed: impl Fn() -> bool,
 ) -> Result<bool, ChannelError> {
@@ -33,8 +34,8 @@ pub(super) fn spin<P: Platform>(
     if deadline.is_some_and(|deadline| deadline <= began) {
         return Err(ChannelError::TimedOut);
     }
-    if !P::may_spin() {
-        return Ok(false);
+    if !is_patient || !P::may_spin() {
+        return Ok(is_changed());
     }
     loop {
         for _ in 0..POLLS_PER_CLOCK_READ {
@@ -46,6 +47,24 @@ pub(super) fn spin<P: Platform>(
         if P::Instant::now().saturating_duration_since(began) > SPIN_TIME {
             return Ok(false);
         }
+    }
+}
+
+/// Whether a member spins before it sleeps. Spinning takes the processor from other processes, so a
+/// member spins only if its last sleep was so short that spinning would have replaced it.
+#[derive(Default)]
+pub(super) struct Patience {
+    sleeps_at_once: bool,
+}
+
+impl Patience {
+    pub(super) fn spins(&self) -> bool {
+        !self.sleeps_at_once
+    }
+
+    /// Records how long a sleep took.
+    pub(super) fn note_sleep(&mut self, slept: Duration) {
+        self.sleeps_at_once = slept > SPIN_TIME;
     }
 }
 
@@ -92,20 +111,26 @@ pub(super) fn nudge<P: Platform>(word: &P::AtomicU64) {
 }
 
 impl<P: Platform> Channel<'_, P> {
-    /// Sleeps as [`sleep`] does, and then ends the memberships of dead processes.
+    /// Sleeps as [`sleep`] does, and returns for how long. If no member has woken the caller, ends
+    /// the memberships of dead processes.
     pub(super) fn sleep(
         &self,
         word: &P::AtomicU64,
         seen: u64,
         peers: &dyn Peers,
         deadline: Option<P::Instant>,
-    ) -> Result<(), ChannelError> {
+    ) -> Result<Duration, ChannelError> {
         peers.before_sleep();
+        let began = P::Instant::now();
         sleep::<P>(word, seen, deadline)?;
-        self.remove_dead(peers);
+        let slept = P::Instant::now().saturating_duration_since(began);
+        // A change of the word means that another member is alive and has woken the caller.
+        if word.load(Ordering::Acquire) >> 32 == seen >> 32 {
+            self.remove_dead(peers);
+        }
         match peers.is_interrupted() {
             true => Err(ChannelError::Interrupted),
-            false => Ok(()),
+            false => Ok(slept),
         }
     }
 

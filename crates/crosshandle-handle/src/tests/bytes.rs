@@ -39,7 +39,7 @@ fn the_layouts_are_version_3() {
     for (kind, start, generation) in [
         (HandleKind::Memory, b"XHDL\x03\x01\x02\x01", 0x49),
         (HandleKind::PhysicalMemory, b"XHDL\x03\x02\x02\x01", 0x4a),
-        (HandleKind::Channel, b"XHDL\x03\x04\x02\x00", 0x49),
+        (HandleKind::Channel, b"XHDL\x03\x04\x02\x01", 0x49),
     ] {
         let mut expected = head(start, generation);
         expected.extend(b"\x64\x63\x62\x61ABCDEFGHIJKLMNOP");
@@ -238,12 +238,8 @@ fn each_rule_has_its_own_error() {
         assert_eq!(malformed_field_after(kind, 5, &[5]), "kind");
         assert_eq!(malformed_field_after(kind, 6, &[0]), "backend");
         assert_eq!(malformed_field_after(kind, 6, &[4]), "backend");
-        let flag = match kind {
-            HandleKind::Memory | HandleKind::PhysicalMemory => Some(0),
-            HandleKind::Event => Some(1),
-            HandleKind::Channel => None,
-        };
-        for bit in (0..8).filter(|bit| Some(*bit) != flag) {
+        let flag = u8::from(kind == HandleKind::Event);
+        for bit in (0..8).filter(|bit| *bit != flag) {
             assert_eq!(malformed_field_after(kind, 7, &[1 << bit]), "flags");
         }
         assert_eq!(malformed_field_after(kind, 8, &[0; 8]), "host");
@@ -265,17 +261,20 @@ fn each_rule_has_its_own_error() {
 }
 
 #[test]
-fn a_channel_is_writable_memory_of_another_kind() {
-    let writable = Fields {
-        read_only: false,
-        ..sample_fields(HandleKind::Memory)
-    };
-    let memory = MemoryHandle::new(&writable);
-    let channel = ChannelHandle::of_memory(&memory).expect("it is writable");
+fn a_channel_is_memory_of_another_kind() {
+    for read_only in [false, true] {
+        let fields = Fields {
+            read_only,
+            ..sample_fields(HandleKind::Memory)
+        };
+        let memory = MemoryHandle::new(&fields);
+        let channel = ChannelHandle::of_memory(&memory);
+        assert_eq!(channel.memory(), memory);
+        assert_eq!(channel.is_consumers(), read_only);
+        assert_eq!(AnyHandle::from(channel).kind(), HandleKind::Channel);
+    }
+    let channel = ChannelHandle::of_memory(&MemoryHandle::new(&sample_fields(HandleKind::Memory)));
     assert_eq!(AnyHandle::from(channel), sample(HandleKind::Channel));
-    assert_eq!(channel.memory(), memory);
-    let read_only = MemoryHandle::new(&sample_fields(HandleKind::Memory));
-    assert_eq!(ChannelHandle::of_memory(&read_only), None);
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub(super) fn sample_fields(kind: HandleKind) -> Fields {
     let memory_only = |value| if is_event { 0 } else { value };
     Fields {
         backend: BackendKind::Cuda,
-        read_only: matches!(kind, HandleKind::Memory | HandleKind::PhysicalMemory),
+        read_only: kind != HandleKind::Event,
         isolated: is_event,
         host: 0x0102_0304_0506_0708,
         exporter: 0x1112_1314_1516_1718,
@@ -128,7 +128,7 @@ prop_compose! {
         let memory_only = |value: u64| if is_event { 0 } else { value };
         Fields {
             backend,
-            read_only: flag && matches!(kind, HandleKind::Memory | HandleKind::PhysicalMemory),
+            read_only: flag && kind != HandleKind::Event,
             isolated: flag && is_event,
             host,
             exporter,

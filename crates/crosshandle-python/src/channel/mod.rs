@@ -26,7 +26,7 @@ use crate::interrupt::{self, detached, detached_for};
 use crate::memory::{SharedMemory, pending};
 use crate::queue::Queue;
 use crosshandle::channel::{self, ArrayLayout, ChannelOptions, Delivery, WhenFull};
-use crosshandle::handle::AnyHandle;
+use crosshandle::handle::{AnyHandle, ChannelHandle};
 use crosshandle::holder::{HoldOptions, Holder};
 use crosshandle::{Access, Error};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -37,13 +37,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A ring of slots in shared memory, through which processes send arrays or bytes.
 ///
-/// `Channel(shape, dtype)` creates a channel of arrays of one shape and type. `Channel(slot_size=n)`
-/// creates a channel of items of any shape and type, or of bytes, with at most `n` bytes each. With
-/// `device="cuda:0"`, the slots are in the memory of that GPU.
+/// `Channel(shape, dtype)` creates a channel of arrays of one shape and type.
+/// `Channel(slot_size=n)` creates a channel of items of any shape and type, or of bytes, with at
+/// most `n` bytes each. With `device="cuda:0"`, the slots are in the memory of that GPU.
 ///
-/// A *producer* reserves a slot, writes an item into it, and publishes it. A *consumer* receives the
-/// item and reads it in place. Any process can be both. Another process opens the channel from its
-/// handle or its pickle, or by a name that a holder keeps.
+/// A *producer* reserves a slot, writes an item into it, and publishes it. A *consumer* receives
+/// the item and reads it in place. Any process can be both. Another process opens the channel from
+/// its handle or its pickle, or by a name that a holder keeps.
 ///
 /// `depth` is the number of items that can wait to be received, a power of two. A producer that
 /// finds the channel full waits, or replaces the oldest item if `drop_oldest` is true. With
@@ -348,7 +348,9 @@ impl Channel {
                         return Err(Failure::from(Error::invalid(error)).into());
                     }
                 };
-                detached_for(py, limit, || channel::Channel::open(&context, &handle))?
+                detached_for(py, limit, || {
+                    channel::Channel::open(&context, &ChannelHandle::of_memory(&handle))
+                })?
             }
         };
         Self::new(opened, context)
@@ -363,7 +365,7 @@ impl Channel {
             true => channel.consumer_handle(),
             false => channel.handle(),
         };
-        Ok(MemoryHandle(handle.map_err(Failure::from)?))
+        Ok(MemoryHandle(handle.map_err(Failure::from)?.memory()))
     }
 
     /// Hands the channel over to the holder under a name. The channel then exists as long as the
@@ -536,7 +538,7 @@ impl Channel {
             Access::ReadOnly => parts.channel.consumer_handle(),
             Access::ReadWrite => parts.channel.handle(),
         };
-        let handle = handle.map_err(Failure::from)?;
+        let handle = handle.map_err(Failure::from)?.memory();
         // The receiver may know the device under another name.
         let info = parts.context.device().info();
         let device = format!("{}:{}", info.backend, info.uuid);
@@ -564,7 +566,7 @@ pub(crate) fn open_channel(
     context: &crate::context::Context,
     handle: &Bound<'_, PyAny>,
 ) -> PyResult<Channel> {
-    let handle = MemoryHandle::new(handle)?.0;
+    let handle = ChannelHandle::of_memory(&MemoryHandle::new(handle)?.0);
     let context = context.0.clone();
     let opened: Result<_> = detached(py, || channel::Channel::open(&context, &handle));
     Channel::new(opened?, context)

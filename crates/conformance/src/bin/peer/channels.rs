@@ -2,8 +2,9 @@
 
 use crate::request::{CommandError, Reply, Request, done, one};
 use crate::state::{Object, PeerState};
+use crosshandle::Command;
 use crosshandle::channel::{Channel, ChannelOptions, Consumer, Delivery, Item, Producer, WhenFull};
-use crosshandle::{Command, MemoryHandle};
+use crosshandle::handle::ChannelHandle;
 use crosshandle_conformance::pattern;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -73,7 +74,7 @@ fn handle(state: &PeerState, request: &Request<'_>) -> Reply {
 
 /// `open-channel NAME HANDLE [context=C]`
 fn open(state: &PeerState, request: &Request<'_>) -> Reply {
-    let handle: MemoryHandle = request.word(1)?.parse()?;
+    let handle: ChannelHandle = request.word(1)?.parse()?;
     let channel = Channel::open(&state.context(request)?, &handle)?;
     state.put(request.word(0)?, Object::Channel(channel));
     done()

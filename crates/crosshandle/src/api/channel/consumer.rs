@@ -119,8 +119,8 @@ impl Consumer {
     ///   died, [`ChannelFault::ProducerDied`]. A channel that awaits producers returns neither.
     /// - [`ChannelFault::TooManyHeld`] if the consumer has its maximum number of items.
     /// - [`ChannelFault::Corrupt`] for an invalid item, which is skipped.
-    /// - [`Error::PeerDied`] or [`Error::CommandFailed`] for an item whose commands failed, which
-    ///   is skipped.
+    /// - [`Error::PeerDied`] or [`Error::CommandFailed`] for an item whose commands failed. The
+    ///   item is skipped.
     pub fn receive(&mut self) -> Result<Item> {
         self.receive_by(Deadline::NEVER)
     }
@@ -232,41 +232,56 @@ impl Consumer {
                 self.shared.core.check_birth()?;
                 self.reuse_places();
                 let core = &*self.shared.core;
-                // The producers are read first, because a producer may publish an item before it
-                // leaves.
-                let producers = core.words().producers();
                 let received = core.words().try_receive(&mut self.state);
                 match received.map_err(|error| ChannelCore::error(error, RECEIVING))? {
                     Received::Item(item) => {
                         core.wake_armed(ChannelRole::Producer);
                         self.wrap(item)?
                     }
-                    Received::Empty => return self.end_of(producers),
+                    Received::Empty => return self.end_or_last(),
                 }
             }
         };
-        match &item.ready {
-            None => Ok(Some(item)),
-            Some((event, number)) => match event.try_wait_value(*number)? {
-                true => self.complete(item, Deadline::now()).map(Some),
-                false => {
-                    self.pending = Some(item);
-                    Ok(None)
-                }
-            },
+        self.complete_or_keep(item)
+    }
+
+    /// Returns an item that is complete. Otherwise the item becomes pending.
+    #[inline]
+    fn complete_or_keep(&mut self, mut item: Item) -> Result<Option<Item>> {
+        if let Some((event, number)) = &item.ready {
+            if !event.try_wait_value(*number)? {
+                self.pending = Some(item);
+                return Ok(None);
+            }
+            item.ready = None;
+        }
+        Ok(Some(item))
+    }
+
+    /// Returns whether more items can come, after no item was found.
+    fn end_or_last(&mut self) -> Result<Option<Item>> {
+        let core = Arc::clone(&self.shared.core);
+        let Presence::Gone { died } = core.words().producers() else {
+            return Ok(None);
+        };
+        if core.plan.shape.does_await_producers() {
+            return Ok(None);
+        }
+        // A producer may have published an item before it left.
+        let received = core.words().try_receive(&mut self.state);
+        match received.map_err(|error| ChannelCore::error(error, RECEIVING))? {
+            Received::Item(item) => self.wrap_complete(item),
+            Received::Empty => Err(Error::Channel(match died {
+                true => ChannelFault::ProducerDied,
+                false => ChannelFault::Closed,
+            })),
         }
     }
 
-    fn end_of(&self, producers: Presence) -> Result<Option<Item>> {
-        match producers {
-            Presence::Gone { died } if !self.shared.core.plan.shape.does_await_producers() => {
-                Err(Error::Channel(match died {
-                    true => ChannelFault::ProducerDied,
-                    false => ChannelFault::Closed,
-                }))
-            }
-            _ => Ok(None),
-        }
+    /// Wraps an item if it is complete. Otherwise the item becomes pending.
+    fn wrap_complete(&mut self, item: channel::Item) -> Result<Option<Item>> {
+        let item = self.wrap(item)?;
+        self.complete_or_keep(item)
     }
 
     /// Makes places available again whose items were dropped or whose signals are complete.

@@ -2,8 +2,8 @@
 //!
 //! A channel consists of two or three memories:
 //! - The *words*, which every member writes (`crates/crosshandle-ipc/src/channel.rs`).
-//! - The *items*, which only producers write. They begin with a description of the channel. A
-//!   header for each slot follows, and then the contents of the slots, if these are in host memory.
+//! - The *items*, which only producers write. They begin with a description of the channel. Then
+//!   come a header for each slot, and the contents of the slots, if these are in host memory.
 //! - The *slots*, if their contents are in the memory of a device.
 //!
 //! A producer may be hostile, so a reader copies a description or a header before it checks it.

@@ -64,8 +64,8 @@
 //!
 //! # Death
 //! The slots of a dead process return to the channel, and the survivors continue. A dead producer's
-//! reserved slot is not published. An item that a dead consumer had received counts as delivered.
-//! When the last producer dies, consumers first receive all published items, and then get
+//! reserved slot is not published. An item that a dead consumer had received is not delivered
+//! again. When the last producer dies, consumers first receive all published items, and then get
 //! [`ChannelFault::ProducerDied`]. With [`ChannelOptions::awaits_producers`] they wait for the next
 //! producer instead. A channel that was [handed over](Channel::hand_over) to a holder outlives all
 //! its processes.
@@ -95,7 +95,7 @@ use crate::api::core::Allocation;
 use crate::api::holder::{HandedOver, HoldOptions, Holder};
 use crate::api::memory::Memory;
 use crate::pool::Usage;
-use crosshandle_handle::MemoryHandle;
+use crosshandle_handle::{ChannelHandle, MemoryHandle};
 use crosshandle_ipc::channel::ChannelControl;
 use crosshandle_ipc::{First, OpenDeadline};
 use crosshandle_types::error::{Error, Result};
@@ -117,7 +117,7 @@ const ROLES: [&str; 3] = ["channel-items", "channel-words", "channel-slots"];
 pub struct Channel {
     core: Arc<ChannelCore>,
     /// The handle with which this process opened the channel, or `None` in its creator.
-    opened: Option<MemoryHandle>,
+    opened: Option<ChannelHandle>,
 }
 
 impl Channel {
@@ -172,7 +172,7 @@ impl Channel {
     /// # Errors
     /// - The errors of [`Context::open_memory`].
     /// - [`Error::Protocol`] if the handle's memory is not a channel.
-    pub fn open(context: &Context, handle: &MemoryHandle) -> Result<Self> {
+    pub fn open(context: &Context, handle: &ChannelHandle) -> Result<Self> {
         Self::open_by(context, handle, &context.core().deadline())
     }
 
@@ -183,7 +183,7 @@ impl Channel {
     /// As [`open`](Self::open). Also [`Error::TimedOut`].
     pub fn open_timeout(
         context: &Context,
-        handle: &MemoryHandle,
+        handle: &ChannelHandle,
         timeout: Duration,
     ) -> Result<Self> {
         Self::open_by(context, handle, &OpenDeadline::after(timeout))
@@ -211,16 +211,16 @@ impl Channel {
             Access::ReadOnly => part.read_only,
         };
         let handle = handle.ok_or(Error::Protocol("it sent no handle"))?;
-        Self::open(context, &handle)
+        Self::open(context, &ChannelHandle::of_memory(&handle))
     }
 
-    fn open_by(context: &Context, handle: &MemoryHandle, deadline: &OpenDeadline) -> Result<Self> {
+    fn open_by(context: &Context, handle: &ChannelHandle, deadline: &OpenDeadline) -> Result<Self> {
         let companion = context.companion()?;
-        let access = match handle.is_read_only() {
+        let access = match handle.is_consumers() {
             true => Access::ReadOnly,
             false => Access::ReadWrite,
         };
-        let items = Memory::open(companion.core(), handle, access, deadline)?;
+        let items = Memory::open(companion.core(), &handle.memory(), access, deadline)?;
         let description = Description::load(items.bytes()?)?;
         let plan = description.plan(items.len())?;
         let words_handle = MemoryHandle::from_bytes(whole(description.words()))?;
@@ -253,10 +253,10 @@ impl Channel {
     /// # Errors
     /// As [`Memory::handle`]. Also [`Error::ReadOnly`] if the channel was opened with a handle that
     /// grants only the role of consumers.
-    pub fn handle(&self) -> Result<MemoryHandle> {
+    pub fn handle(&self) -> Result<ChannelHandle> {
         match self.opened {
-            None => self.core.items.handle(),
-            Some(handle) if handle.is_read_only() => Err(Error::ReadOnly),
+            None => Ok(ChannelHandle::of_memory(&self.core.items.handle()?)),
+            Some(handle) if handle.is_consumers() => Err(Error::ReadOnly),
             Some(handle) => Ok(handle),
         }
     }
@@ -266,10 +266,13 @@ impl Channel {
     /// # Errors
     /// As [`Memory::handle_read_only`]. Only the creator can make such a handle from one that
     /// grants both roles.
-    pub fn consumer_handle(&self) -> Result<MemoryHandle> {
+    pub fn consumer_handle(&self) -> Result<ChannelHandle> {
         match self.opened {
-            Some(handle) if handle.is_read_only() => Ok(handle),
-            _ => self.core.items.handle_read_only(),
+            Some(handle) if handle.is_consumers() => Ok(handle),
+            _ => {
+                let items = self.core.items.handle_read_only()?;
+                Ok(ChannelHandle::of_memory(&items))
+            }
         }
     }
 
