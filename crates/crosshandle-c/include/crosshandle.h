@@ -896,8 +896,9 @@ crosshandle_result crosshandle_channel_open_name(const crosshandle_context *cont
  * Returns a handle to the channel. With `CROSSHANDLE_READ_WRITE`, it grants both roles. With
  * `CROSSHANDLE_READ_ONLY`, it grants only the role of consumers.
  *
- * Errors: `CROSSHANDLE_INVALID_ARGUMENT` in a process that has not created the channel. Pass on
- * the handle that it was opened with instead.
+ * A process that has opened the channel returns the handle that it was opened with. Errors:
+ * `CROSSHANDLE_PERMISSION_DENIED` if that handle grants only the role of consumers, and
+ * `CROSSHANDLE_INVALID_ARGUMENT` if only the creator of the channel can make the handle.
  */
 crosshandle_result crosshandle_channel_get_handle(const crosshandle_channel *channel,
                                                   uint32_t access,

@@ -280,8 +280,9 @@ pub unsafe extern "C" fn crosshandle_channel_open_name(
 /// Returns a handle to the channel. With `CROSSHANDLE_READ_WRITE`, it grants both roles. With
 /// `CROSSHANDLE_READ_ONLY`, it grants only the role of consumers.
 ///
-/// Errors: `CROSSHANDLE_INVALID_ARGUMENT` in a process that has not created the channel. Pass on
-/// the handle that it was opened with instead.
+/// A process that has opened the channel returns the handle that it was opened with. Errors:
+/// `CROSSHANDLE_PERMISSION_DENIED` if that handle grants only the role of consumers, and
+/// `CROSSHANDLE_INVALID_ARGUMENT` if only the creator of the channel can make the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_channel_get_handle(
     channel: *const crosshandle_channel,

@@ -49,8 +49,11 @@ int main(void)
     EXPECT(CROSSHANDLE_OK, crosshandle_channel_get_handle(channel, CROSSHANDLE_READ_ONLY, &handle));
     EXPECT(CROSSHANDLE_OK, crosshandle_channel_open(context, &handle, TIMEOUT, &readers));
     EXPECT(CROSSHANDLE_PERMISSION_DENIED, crosshandle_producer_create(readers, &producer));
-    EXPECT(CROSSHANDLE_INVALID_ARGUMENT,
-           crosshandle_channel_get_handle(readers, CROSSHANDLE_READ_ONLY, &handle));
+    crosshandle_memory_handle same;
+    EXPECT(CROSSHANDLE_OK, crosshandle_channel_get_handle(readers, CROSSHANDLE_READ_ONLY, &same));
+    CHECK(memcmp(&same, &handle, sizeof same) == 0);
+    EXPECT(CROSSHANDLE_PERMISSION_DENIED,
+           crosshandle_channel_get_handle(readers, CROSSHANDLE_READ_WRITE, &same));
     EXPECT(CROSSHANDLE_OK, crosshandle_producer_create(channel, &producer));
     EXPECT(CROSSHANDLE_EXHAUSTED, crosshandle_producer_create(channel, &second));
     crosshandle_consumer *consumer;
