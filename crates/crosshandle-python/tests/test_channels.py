@@ -5,10 +5,13 @@ import gc
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -504,7 +507,7 @@ def test_a_channel_with_a_name_survives_its_processes(start: Start) -> None:
         with Channel.open("frames").producer() as producer:
             producer.send(frame(2), timeout=DEADLINE)
             assert number_of(consumer.receive(timeout=DEADLINE)) == 2
-        with pytest.raises(ConnectionError):
+        with pytest.raises(crosshandle.Error, match="nothing is held"):
             Channel.open("nothing")
 
 
@@ -531,3 +534,12 @@ def test_a_forked_child_cannot_use_an_inherited_channel() -> None:
     assert bytes(item) == b"before" and channel.members == (1, 1)
     producer.send(b"after")
     assert bytes(consumer.receive(timeout=DEADLINE)) == b"after"
+
+
+def test_the_example_runs() -> None:
+    example = Path(__file__).resolve().parents[3] / "examples" / "channels" / "camera.py"
+    if not example.exists():
+        pytest.skip("the packed tests have no examples")
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=2 * DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("detected ")

@@ -10,6 +10,9 @@
     with torch.cuda.use_mem_pool(pool):       # tensors that other processes open in microseconds
         weights = torch.empty(...)
 
+    # Batches reach the GPU through channels in pinned shared memory.
+    loader = crosshandle.torch.DataLoader(dataset, batch_bytes=64 << 20, num_workers=8, device="cuda")
+
     with crosshandle.torch.without_weights():
         module = Transformer(config)
     crosshandle.torch.load_state_dict("llama-70b", module)   # a holder's weights, without a copy
@@ -32,6 +35,7 @@ import torch
 from . import _crosshandle as _rust
 from ._pending import keep, opened
 from ._sharing import default_context, open, share
+from ._libraries.torch_loader import DataLoader as DataLoader
 from ._libraries.torch_store import LeftOnMetaError as LeftOnMetaError
 from ._libraries.torch_store import load_state_dict as load_state_dict
 from ._libraries.torch_store import without_weights as without_weights

@@ -37,13 +37,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A ring of slots in shared memory, through which processes send arrays or bytes.
 ///
-/// `Channel(shape, dtype)` creates a channel of arrays of one shape and type. `Channel(slot_size=n)`
-/// creates a channel of items of any shape and type, or of bytes, with at most `n` bytes each. With
-/// `device="cuda:0"`, the slots are in the memory of that GPU.
+/// `Channel(shape, dtype)` creates a channel of arrays of one shape and type.
+/// `Channel(slot_size=n)` creates a channel of items of any shape and type, or of bytes, with at
+/// most `n` bytes each. With `device="cuda:0"`, the slots are in the memory of that GPU.
 ///
-/// A *producer* reserves a slot, writes an item into it, and publishes it. A *consumer* receives the
-/// item and reads it in place. Any process can be both. Another process opens the channel from its
-/// handle or its pickle, or by a name that a holder keeps.
+/// A *producer* reserves a slot, writes an item into it, and publishes it. A *consumer* receives
+/// the item and reads it in place. Any process can be both. Another process opens the channel from
+/// its handle or its pickle, or by a name that a holder keeps.
 ///
 /// `depth` is the number of items that can wait to be received, a power of two. A producer that
 /// finds the channel full waits, or replaces the oldest item if `drop_oldest` is true. With
