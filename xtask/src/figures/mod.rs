@@ -7,9 +7,9 @@
 //! <!-- end of figures -->
 //! ```
 //!
-//! `cargo xtask figures` writes the table between the two lines. A line `plot` in place of `figures`
-//! writes an image to `docs/plots`, and a reference to it. `cargo xtask style` fails if a page or an
-//! image differs from the files.
+//! `cargo xtask figures` writes the table between the two lines. A line `plot` in place of
+//! `figures` writes an image next to the pages, and a reference to it. `cargo xtask style` fails if
+//! a page or an image differs from the files.
 
 mod plot;
 pub(crate) mod record;
@@ -77,8 +77,13 @@ fn generate(files: &Files) -> Result<Files> {
 fn page_with_figures(path: &str, page: &str, files: &Files) -> Result<(String, Files)> {
     let (mut text, mut images) = (String::new(), Files::new());
     let mut lines = page.split_inclusive('\n');
+    let mut is_code = false;
     while let Some(line) = lines.next() {
         text.push_str(line);
+        is_code ^= line.starts_with("```");
+        if is_code {
+            continue;
+        }
         let Some(marker) = Marker::of(line) else {
             continue;
         };

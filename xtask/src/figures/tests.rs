@@ -65,7 +65,9 @@ fn a_table_shows_medians_spread_and_origin() {
 
 #[test]
 fn a_marker_chooses_rows_by_the_start_of_their_names() {
-    let files = page("figures 2026-11-28-0123abcd-host.json a.");
+    let mut files = page("figures 2026-11-28-0123abcd-host.json a.");
+    let example = "```text\n<!-- figures FILE.json -->\n```\n".to_owned();
+    files.insert("README.md".to_owned(), example);
     let text = generate(&files).unwrap().remove("docs/page.md").unwrap();
     assert!(
         text.contains("| open") && !text.contains("| signal"),
@@ -94,14 +96,14 @@ fn faulty_markers_and_files_are_named() {
             "none of the rows",
         ),
     ] {
-        let error = generate(&page(marker)).err().expect(marker);
+        let error = generate(&page(marker)).expect_err(marker);
         assert!(error.contains(says), "{error}");
     }
     let mut files = page("figures 2026-11-28-0123abcd-host.json");
     let quick = results([1.0, 2.0]).replace("\"quick\": false", "\"quick\": true");
     files.insert(FILE.to_owned(), quick);
-    assert!(generate(&files).err().unwrap().contains("quick"));
+    assert!(generate(&files).unwrap_err().contains("quick"));
     let open = "<!-- figures 2026-11-28-0123abcd-host.json -->\n".to_owned();
     files.insert("docs/page.md".to_owned(), open);
-    assert!(generate(&files).err().unwrap().contains("has no line"));
+    assert!(generate(&files).unwrap_err().contains("has no line"));
 }
