@@ -85,22 +85,27 @@ impl Producer {
             let producer = &mut *producer;
             let queue = self.queue.as_ref();
             let published = py.detach(|| match queue {
-                None => producer.publish_timeout(slot, slice),
-                Some(queue) => producer.publish_on(&queue.get().queue, slot, slice),
+                None => producer.publish_timeout(slot, slice).map_err(Box::new),
+                Some(queue) => {
+                    let published = producer.publish_on(&queue.get().queue, slot, slice);
+                    published.map_err(Box::new)
+                }
             });
             match published {
                 Ok(number) => return Ok(Ok(number)),
-                Err(Unpublished {
-                    error: Error::TimedOut(_),
-                    slot: back,
-                }) => {
-                    if is_last {
-                        return Ok(Err(back));
+                Err(unpublished) => match *unpublished {
+                    Unpublished {
+                        error: Error::TimedOut(_),
+                        slot: back,
+                    } => {
+                        if is_last {
+                            return Ok(Err(back));
+                        }
+                        py.check_signals()?;
+                        slot = back;
                     }
-                    py.check_signals()?;
-                    slot = back;
-                }
-                Err(unpublished) => return Err(Failure::from(unpublished.error).into()),
+                    unpublished => return Err(Failure::from(unpublished.error).into()),
+                },
             }
         }
     }
