@@ -12,11 +12,13 @@
 //! | `dpnp-tests` | runs a sample of dpnp's own tests over the host's Unified Runtime adapter |
 //! | `engine-tests` | runs the Python package with real vLLM, Ray, transformers, SGLang and LMCache |
 //! | `bindings` | generates the declarations of C interfaces from the stock headers, and `crosshandle.h` |
+//! | `c-install` | installs the library, the headers, and the pkg-config and CMake files for C and C++ |
 //! | `wheel` | builds the Python wheel, with the command and the adapters, in `target/wheels` |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
 
 mod bench;
 mod bindings;
+mod c_install;
 mod clients;
 mod debian;
 mod dpnp;
@@ -131,6 +133,18 @@ enum Task {
         #[arg(long)]
         c_header: bool,
     },
+    /// Build and install `libcrosshandle`, its headers, and its pkg-config and CMake files.
+    CInstall {
+        /// The directory in which programs will find the files.
+        #[arg(long, default_value = "/usr/local")]
+        prefix: PathBuf,
+        /// A directory in front of the prefix, into which the files are copied.
+        #[arg(long)]
+        destdir: Option<PathBuf>,
+        /// Build without optimisation.
+        #[arg(long)]
+        debug: bool,
+    },
     /// Build the Python wheel in `target/wheels`: the module, the command and the adapters.
     Wheel {
         /// Build the wheel without optimisation, and run its tests.
@@ -167,6 +181,18 @@ fn main() -> ExitCode {
             c_header: true,
         } => bindings::run_c_header(&workspace, check),
         Task::Bindings { check, .. } => bindings::run(&workspace, check),
+        Task::CInstall {
+            prefix,
+            destdir,
+            debug,
+        } => {
+            let place = c_install::Place {
+                prefix,
+                destdir,
+                debug,
+            };
+            c_install::run(&workspace, &place)
+        }
         Task::Wheel { test: false } => wheel::build(&workspace),
         Task::Wheel { test: true } => wheel::test(&workspace).map(step::report_skipped),
         Task::GpuPack => gpu::pack(&workspace),

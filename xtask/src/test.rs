@@ -10,7 +10,8 @@ use crate::python::Environment;
 use crate::step::{Step, report_skipped, say, seconds};
 use crate::workspace::Workspace;
 use crate::{
-    Result, bindings, clients, debian, fuzz, needs, soak, supply_chain, tools, ucx, wheel,
+    Result, bindings, c_install, clients, debian, fuzz, needs, soak, supply_chain, tools, ucx,
+    wheel,
 };
 
 /// Environment variable with the directories of Level Zero's stock loaders, the newest last.
@@ -104,6 +105,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     build.args(["nextest", "run", "--locked", "--workspace", "--no-run"]);
     Step::new(workspace, "build the tests", build).run()?;
 
+    c_install::check(workspace, &mut skipped)?;
     skipped.extend(wheel::test(workspace)?);
 
     let mut left_out = Vec::new();

@@ -784,8 +784,8 @@ extern const uint32_t crosshandle_abi_1;
  * Registers a callback for signal `value` of an event, which need not be submitted yet. The value
  * may also be `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`.
  *
- * If `subscription` is null, the callback stays registered until it is called. Otherwise the caller
- * closes the subscription, which cancels the call unless it is already due.
+ * If `subscription` is null, the callback stays registered until it is called. Otherwise the
+ * caller closes the subscription, which cancels the call unless it is already due.
  *
  * `release` may be null. Otherwise it is called with `user` once, after the last use of `user`:
  * after the callback, after the cancellation, or if this call fails.
@@ -817,11 +817,11 @@ crosshandle_result crosshandle_notifier_create(crosshandle_notifier **notifier);
 
 /**
  * Awaits signal `value` of an event, which need not be submitted yet. The value may also be
- * `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`. `crosshandle_notifier_next` returns `token` when
- * the signal has completed or failed.
+ * `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`. `crosshandle_notifier_next` returns `token`
+ * when the signal has completed or failed.
  *
- * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the token is in use, and `CROSSHANDLE_EXHAUSTED` if the
- * system cannot start a thread.
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the token is in use, and `CROSSHANDLE_EXHAUSTED` if
+ * the system cannot start a thread.
  */
 crosshandle_result crosshandle_notifier_add(const crosshandle_notifier *notifier,
                                             const crosshandle_event *event,
@@ -838,8 +838,8 @@ crosshandle_result crosshandle_notifier_remove(const crosshandle_notifier *notif
 
 /**
  * Takes the next signal that has completed or failed, without waiting. Stores in `found` whether
- * there was one. If so, stores its token in `token`, and what a wait for the signal would return in
- * `result`. The text of a failed signal is this thread's latest error.
+ * there was one. If so, stores its token in `token`, and what a wait for the signal would return
+ * in `result`. The text of a failed signal is this thread's latest error.
  */
 crosshandle_result crosshandle_notifier_next(const crosshandle_notifier *notifier,
                                              bool *found,
@@ -896,8 +896,8 @@ crosshandle_result crosshandle_channel_open_name(const crosshandle_context *cont
  * Returns a handle to the channel. With `CROSSHANDLE_READ_WRITE`, it grants both roles. With
  * `CROSSHANDLE_READ_ONLY`, it grants only the role of consumers.
  *
- * Errors: `CROSSHANDLE_INVALID_ARGUMENT` in a process that has not created the channel. Pass on the
- * handle that it was opened with instead.
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` in a process that has not created the channel. Pass on
+ * the handle that it was opened with instead.
  */
 crosshandle_result crosshandle_channel_get_handle(const crosshandle_channel *channel,
                                                   uint32_t access,
@@ -959,8 +959,8 @@ crosshandle_result crosshandle_producer_publish(const crosshandle_producer *prod
 
 /**
  * Publishes the item in a slot as `crosshandle_producer_publish` does, while a queue may still
- * write it. The item is complete when all earlier work of the queue is complete. This call does not
- * wait for that.
+ * write it. The item is complete when all earlier work of the queue is complete. This call does
+ * not wait for that.
  *
  * Errors: those of `crosshandle_producer_publish` and `crosshandle_queue_signal`.
  */
@@ -1027,8 +1027,8 @@ crosshandle_result crosshandle_slot_set_user(const crosshandle_slot *slot,
                                              size_t size);
 
 /**
- * Copies `size` bytes from `from` to byte `offset` of the slot. If the host cannot access the slot,
- * a queue of the device copies them, and the call waits for it without a timeout.
+ * Copies `size` bytes from `from` to byte `offset` of the slot. If the host cannot access the
+ * slot, a queue of the device copies them, and the call waits for it without a timeout.
  *
  * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the slot.
  */
@@ -1056,8 +1056,8 @@ crosshandle_result crosshandle_queue_copy_to_slot(const crosshandle_queue *queue
 crosshandle_result crosshandle_slot_close(crosshandle_slot *slot);
 
 /**
- * Joins the channel as a consumer. A consumer of a broadcast receives items that are published from
- * now on.
+ * Joins the channel as a consumer. A consumer of a broadcast receives items that are published
+ * from now on.
  *
  * Errors: `CROSSHANDLE_EXHAUSTED` if the channel has its maximum number of consumers. The caller
  * closes the consumer.
@@ -1068,11 +1068,15 @@ crosshandle_result crosshandle_consumer_create(const crosshandle_channel *channe
 /**
  * Receives the next item, and waits for it for at most `timeout_ns` nanoseconds.
  *
- * Errors: `CROSSHANDLE_TIMED_OUT`; `CROSSHANDLE_CHANNEL_CLOSED` if all producers have left and no
- * item is left; `CROSSHANDLE_PEER_DIED` if one of them died; `CROSSHANDLE_EXHAUSTED` if the
- * consumer has its maximum number of items; `CROSSHANDLE_PROTOCOL` for an invalid item, which is
- * skipped; `CROSSHANDLE_COMMAND_FAILED` for an item whose commands failed, which is skipped. The
- * caller closes the item.
+ * Errors:
+ * - `CROSSHANDLE_TIMED_OUT`.
+ * - `CROSSHANDLE_CHANNEL_CLOSED` if all producers have left and no item is left.
+ * - `CROSSHANDLE_PEER_DIED` if no item is left and one of the producers died.
+ * - `CROSSHANDLE_EXHAUSTED` if the consumer has its maximum number of items.
+ * - `CROSSHANDLE_PROTOCOL` for an invalid item, which is skipped.
+ * - `CROSSHANDLE_COMMAND_FAILED` for an item whose commands failed, which is skipped.
+ *
+ * The caller closes the item.
  */
 crosshandle_result crosshandle_consumer_receive(const crosshandle_consumer *consumer,
                                                 uint64_t timeout_ns,
@@ -1109,8 +1113,8 @@ crosshandle_result crosshandle_consumer_receive_on(const crosshandle_consumer *c
 int32_t crosshandle_consumer_fd(const crosshandle_consumer *consumer);
 
 /**
- * Returns the number of items of a broadcast that were replaced before this consumer received them.
- * Returns 0 on an error.
+ * Returns the number of items of a broadcast that were replaced before this consumer received
+ * them. Returns 0 on an error.
  */
 uint64_t crosshandle_consumer_lost(const crosshandle_consumer *consumer);
 
@@ -1144,8 +1148,8 @@ crosshandle_result crosshandle_item_get_user(const crosshandle_item *item,
                                              size_t *length);
 
 /**
- * Copies `size` bytes from byte `offset` of the item to `to`. If the host cannot access the item, a
- * queue of the device copies them, and the call waits for it without a timeout.
+ * Copies `size` bytes from byte `offset` of the item to `to`. If the host cannot access the item,
+ * a queue of the device copies them, and the call waits for it without a timeout.
  *
  * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the item.
  */
@@ -1516,8 +1520,8 @@ crosshandle_result crosshandle_holder_hand_over(const crosshandle_holder *holder
  * Opens a name. `access` is `CROSSHANDLE_READ_ONLY` or `CROSSHANDLE_READ_WRITE`.
  *
  * Errors: `CROSSHANDLE_PEER_DIED` if no holder runs, `CROSSHANDLE_NO_SUCH_NAME`,
- * `CROSSHANDLE_PERMISSION_DENIED` without the name's token, and `CROSSHANDLE_TIMED_OUT`. The caller
- * closes the result.
+ * `CROSSHANDLE_PERMISSION_DENIED` without the name's token, and `CROSSHANDLE_TIMED_OUT`. The
+ * caller closes the result.
  */
 crosshandle_result crosshandle_holder_open(const crosshandle_holder *holder,
                                            const char *name,
@@ -1590,8 +1594,8 @@ crosshandle_result crosshandle_held_role(const crosshandle_held *held,
                                          size_t *length);
 
 /**
- * Returns a handle to the memory with this role. A null role is `memory`. The handle has the access
- * with which the name was opened.
+ * Returns a handle to the memory with this role. A null role is `memory`. The handle has the
+ * access with which the name was opened.
  *
  * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the name has no such role.
  */
@@ -1887,8 +1891,8 @@ crosshandle_result crosshandle_queue_copy_rows(const crosshandle_queue *queue,
                                                size_t rows);
 
 /**
- * Fills `size` bytes from byte `offset` of the memory with a pattern of `pattern_size` bytes, after
- * earlier work of the queue.
+ * Fills `size` bytes from byte `offset` of the memory with a pattern of `pattern_size` bytes,
+ * after earlier work of the queue.
  *
  * Errors: those of `crosshandle_queue_copy`, and `CROSSHANDLE_INVALID_ARGUMENT` if the range is
  * not a whole number of patterns.

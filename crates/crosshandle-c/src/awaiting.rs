@@ -31,8 +31,8 @@ pub type crosshandle_callback = Option<
 /// Registers a callback for signal `value` of an event, which need not be submitted yet. The value
 /// may also be `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`.
 ///
-/// If `subscription` is null, the callback stays registered until it is called. Otherwise the caller
-/// closes the subscription, which cancels the call unless it is already due.
+/// If `subscription` is null, the callback stays registered until it is called. Otherwise the
+/// caller closes the subscription, which cancels the call unless it is already due.
 ///
 /// `release` may be null. Otherwise it is called with `user` once, after the last use of `user`:
 /// after the callback, after the cancellation, or if this call fails.
@@ -95,11 +95,11 @@ pub unsafe extern "C" fn crosshandle_notifier_create(
 }
 
 /// Awaits signal `value` of an event, which need not be submitted yet. The value may also be
-/// `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`. `crosshandle_notifier_next` returns `token` when
-/// the signal has completed or failed.
+/// `CROSSHANDLE_LATEST` or `CROSSHANDLE_SUBMITTED`. `crosshandle_notifier_next` returns `token`
+/// when the signal has completed or failed.
 ///
-/// Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the token is in use, and `CROSSHANDLE_EXHAUSTED` if the
-/// system cannot start a thread.
+/// Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the token is in use, and `CROSSHANDLE_EXHAUSTED` if
+/// the system cannot start a thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_notifier_add(
     notifier: *const crosshandle_notifier,
@@ -128,8 +128,8 @@ pub unsafe extern "C" fn crosshandle_notifier_remove(
 }
 
 /// Takes the next signal that has completed or failed, without waiting. Stores in `found` whether
-/// there was one. If so, stores its token in `token`, and what a wait for the signal would return in
-/// `result`. The text of a failed signal is this thread's latest error.
+/// there was one. If so, stores its token in `token`, and what a wait for the signal would return
+/// in `result`. The text of a failed signal is this thread's latest error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_notifier_next(
     notifier: *const crosshandle_notifier,

@@ -280,8 +280,8 @@ pub unsafe extern "C" fn crosshandle_channel_open_name(
 /// Returns a handle to the channel. With `CROSSHANDLE_READ_WRITE`, it grants both roles. With
 /// `CROSSHANDLE_READ_ONLY`, it grants only the role of consumers.
 ///
-/// Errors: `CROSSHANDLE_INVALID_ARGUMENT` in a process that has not created the channel. Pass on the
-/// handle that it was opened with instead.
+/// Errors: `CROSSHANDLE_INVALID_ARGUMENT` in a process that has not created the channel. Pass on
+/// the handle that it was opened with instead.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_channel_get_handle(
     channel: *const crosshandle_channel,
@@ -414,8 +414,8 @@ pub unsafe extern "C" fn crosshandle_producer_publish(
 }
 
 /// Publishes the item in a slot as `crosshandle_producer_publish` does, while a queue may still
-/// write it. The item is complete when all earlier work of the queue is complete. This call does not
-/// wait for that.
+/// write it. The item is complete when all earlier work of the queue is complete. This call does
+/// not wait for that.
 ///
 /// Errors: those of `crosshandle_producer_publish` and `crosshandle_queue_signal`.
 #[unsafe(no_mangle)]
@@ -556,8 +556,8 @@ pub unsafe extern "C" fn crosshandle_slot_set_user(
     }
 }
 
-/// Copies `size` bytes from `from` to byte `offset` of the slot. If the host cannot access the slot,
-/// a queue of the device copies them, and the call waits for it without a timeout.
+/// Copies `size` bytes from `from` to byte `offset` of the slot. If the host cannot access the
+/// slot, a queue of the device copies them, and the call waits for it without a timeout.
 ///
 /// Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the slot.
 #[unsafe(no_mangle)]
@@ -601,8 +601,8 @@ pub unsafe extern "C" fn crosshandle_slot_close(slot: *mut crosshandle_slot) -> 
     entry!(close(slot).map(drop))
 }
 
-/// Joins the channel as a consumer. A consumer of a broadcast receives items that are published from
-/// now on.
+/// Joins the channel as a consumer. A consumer of a broadcast receives items that are published
+/// from now on.
 ///
 /// Errors: `CROSSHANDLE_EXHAUSTED` if the channel has its maximum number of consumers. The caller
 /// closes the consumer.
@@ -620,11 +620,15 @@ pub unsafe extern "C" fn crosshandle_consumer_create(
 
 /// Receives the next item, and waits for it for at most `timeout_ns` nanoseconds.
 ///
-/// Errors: `CROSSHANDLE_TIMED_OUT`; `CROSSHANDLE_CHANNEL_CLOSED` if all producers have left and no
-/// item is left; `CROSSHANDLE_PEER_DIED` if one of them died; `CROSSHANDLE_EXHAUSTED` if the
-/// consumer has its maximum number of items; `CROSSHANDLE_PROTOCOL` for an invalid item, which is
-/// skipped; `CROSSHANDLE_COMMAND_FAILED` for an item whose commands failed, which is skipped. The
-/// caller closes the item.
+/// Errors:
+/// - `CROSSHANDLE_TIMED_OUT`.
+/// - `CROSSHANDLE_CHANNEL_CLOSED` if all producers have left and no item is left.
+/// - `CROSSHANDLE_PEER_DIED` if no item is left and one of the producers died.
+/// - `CROSSHANDLE_EXHAUSTED` if the consumer has its maximum number of items.
+/// - `CROSSHANDLE_PROTOCOL` for an invalid item, which is skipped.
+/// - `CROSSHANDLE_COMMAND_FAILED` for an item whose commands failed, which is skipped.
+///
+/// The caller closes the item.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_consumer_receive(
     consumer: *const crosshandle_consumer,
@@ -690,8 +694,8 @@ pub unsafe extern "C" fn crosshandle_consumer_fd(consumer: *const crosshandle_co
     entry_value!(or -1; Ok(get(consumer)?.enter()?.descriptor()?.as_raw_fd()))
 }
 
-/// Returns the number of items of a broadcast that were replaced before this consumer received them.
-/// Returns 0 on an error.
+/// Returns the number of items of a broadcast that were replaced before this consumer received
+/// them. Returns 0 on an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_consumer_lost(consumer: *const crosshandle_consumer) -> u64 {
     entry_value!(or 0; Ok(get(consumer)?.enter()?.lost()))
@@ -760,8 +764,8 @@ pub unsafe extern "C" fn crosshandle_item_get_user(
     }
 }
 
-/// Copies `size` bytes from byte `offset` of the item to `to`. If the host cannot access the item, a
-/// queue of the device copies them, and the call waits for it without a timeout.
+/// Copies `size` bytes from byte `offset` of the item to `to`. If the host cannot access the item,
+/// a queue of the device copies them, and the call waits for it without a timeout.
 ///
 /// Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the item.
 #[unsafe(no_mangle)]

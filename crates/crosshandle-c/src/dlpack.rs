@@ -253,7 +253,7 @@ pub unsafe extern "C" fn crosshandle_memory_from_dlpack(
         let start = array.data.cast::<u8>().wrapping_add(array.byte_offset as usize);
         let start = NonNull::new(start).ok_or(Failure::NULL)?;
         let adopted = Arc::new(Memory::adopt(context, start, bytes)?);
-        // All of adopted memory can always be lent, so the tensor is given away for good here.
+        // All of adopted memory can always be lent, so the tensor is given away permanently here.
         let tensor = NonNull::new(tensor.cast::<Managed>()).ok_or(Failure::NULL)?;
         let lent = adopted.lend(.., Foreign(tensor))?;
         memory.write(open(Arc::new(lent)));

@@ -189,8 +189,8 @@ pub unsafe extern "C" fn crosshandle_holder_hand_over(
 /// Opens a name. `access` is `CROSSHANDLE_READ_ONLY` or `CROSSHANDLE_READ_WRITE`.
 ///
 /// Errors: `CROSSHANDLE_PEER_DIED` if no holder runs, `CROSSHANDLE_NO_SUCH_NAME`,
-/// `CROSSHANDLE_PERMISSION_DENIED` without the name's token, and `CROSSHANDLE_TIMED_OUT`. The caller
-/// closes the result.
+/// `CROSSHANDLE_PERMISSION_DENIED` without the name's token, and `CROSSHANDLE_TIMED_OUT`. The
+/// caller closes the result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_holder_open(
     holder: *const crosshandle_holder,
@@ -308,8 +308,8 @@ pub unsafe extern "C" fn crosshandle_held_role(
     }
 }
 
-/// Returns a handle to the memory with this role. A null role is `memory`. The handle has the access
-/// with which the name was opened.
+/// Returns a handle to the memory with this role. A null role is `memory`. The handle has the
+/// access with which the name was opened.
 ///
 /// Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the name has no such role.
 #[unsafe(no_mangle)]

@@ -172,8 +172,8 @@ pub unsafe extern "C" fn crosshandle_queue_copy_rows(
     }
 }
 
-/// Fills `size` bytes from byte `offset` of the memory with a pattern of `pattern_size` bytes, after
-/// earlier work of the queue.
+/// Fills `size` bytes from byte `offset` of the memory with a pattern of `pattern_size` bytes,
+/// after earlier work of the queue.
 ///
 /// Errors: those of `crosshandle_queue_copy`, and `CROSSHANDLE_INVALID_ARGUMENT` if the range is
 /// not a whole number of patterns.

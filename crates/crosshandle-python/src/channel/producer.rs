@@ -2,7 +2,7 @@
 
 use super::turn::Turn;
 use super::{Parts, layout_of, shape_text};
-use crate::array::arguments::Data;
+use crate::array::arguments::{Data, room_for};
 use crate::array::{Array, Dtype, Layout};
 use crate::error::{Failure, exception};
 use crate::foreign::{Foreign, Place, copied_to_slot, describe, submitted_to_slot};
@@ -143,16 +143,10 @@ impl Producer {
                 slot.set_array(layout).map_err(Failure::from)?;
             }
         }
-        self.copy(py, slot, value, &foreign)
+        self.copy(py, slot, &foreign)
     }
 
-    fn copy(
-        &self,
-        py: Python<'_>,
-        slot: &mut channel::Slot,
-        value: &Bound<'_, PyAny>,
-        foreign: &Foreign,
-    ) -> PyResult<()> {
+    fn copy(&self, py: Python<'_>, slot: &mut channel::Slot, foreign: &Foreign) -> PyResult<()> {
         let is_on_host = foreign.place == Place::Host;
         match &self.queue {
             None if is_on_host => {
@@ -161,13 +155,9 @@ impl Producer {
                 unsafe { copied_to_slot(py, foreign, to, len) }
             }
             Some(_) if is_on_host => {
-                let data = match foreign.layout.is_contiguous() {
-                    true => Data::of_buffer(value)?,
-                    false => {
-                        let dense = value.call_method0("__copy__")?;
-                        Data::of_buffer(&dense)?
-                    }
-                };
+                let mut data = room_for(slot.len())?;
+                // SAFETY: only this thread has the new buffer, which has room for all elements.
+                unsafe { copied_to_slot(py, foreign, data.as_mut_ptr(), data.len())? };
                 let written = py.detach(|| slot.write(0, &data));
                 Ok(written.map_err(Failure::from)?)
             }

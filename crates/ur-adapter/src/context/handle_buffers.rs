@@ -119,10 +119,8 @@ mod tests {
                 bytes[..4].copy_from_slice(&number.to_le_bytes());
                 let data = buffers.hand_out(&bytes);
                 // SAFETY: the pointer was just handed out.
-                assert_eq!(
-                    unsafe { data.cast::<[u8; MEMORY_HANDLE_SIZE]>().read() },
-                    bytes
-                );
+                let found = unsafe { data.cast::<[u8; MEMORY_HANDLE_SIZE]>().read() };
+                assert_eq!(found, bytes);
                 assert!(taken.insert(data.addr()));
             }
             assert!(
