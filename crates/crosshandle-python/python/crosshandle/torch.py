@@ -11,7 +11,7 @@
         weights = torch.empty(...)
 
     # Batches reach the GPU through channels in pinned shared memory.
-    loader = crosshandle.torch.DataLoader(dataset, batch_bytes=64 << 20, num_workers=8, device="cuda")
+    loader = crosshandle.torch.DataLoader(data, batch_bytes=64 << 20, num_workers=8, device="cuda")
 
     with crosshandle.torch.without_weights():
         module = Transformer(config)

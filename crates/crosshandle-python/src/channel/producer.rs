@@ -2,7 +2,7 @@
 
 use super::turn::Turn;
 use super::{Parts, layout_of, shape_text};
-use crate::array::arguments::Data;
+use crate::array::arguments::{Data, room_for};
 use crate::array::{Array, Dtype, Layout};
 use crate::error::{Failure, exception};
 use crate::foreign::{Foreign, Place, copied_to_slot, describe, submitted_to_slot};
@@ -85,22 +85,27 @@ impl Producer {
             let producer = &mut *producer;
             let queue = self.queue.as_ref();
             let published = py.detach(|| match queue {
-                None => producer.publish_timeout(slot, slice),
-                Some(queue) => producer.publish_on(&queue.get().queue, slot, slice),
+                None => producer.publish_timeout(slot, slice).map_err(Box::new),
+                Some(queue) => {
+                    let published = producer.publish_on(&queue.get().queue, slot, slice);
+                    published.map_err(Box::new)
+                }
             });
             match published {
                 Ok(number) => return Ok(Ok(number)),
-                Err(Unpublished {
-                    error: Error::TimedOut(_),
-                    slot: back,
-                }) => {
-                    if is_last {
-                        return Ok(Err(back));
+                Err(unpublished) => match *unpublished {
+                    Unpublished {
+                        error: Error::TimedOut(_),
+                        slot: back,
+                    } => {
+                        if is_last {
+                            return Ok(Err(back));
+                        }
+                        py.check_signals()?;
+                        slot = back;
                     }
-                    py.check_signals()?;
-                    slot = back;
-                }
-                Err(unpublished) => return Err(Failure::from(unpublished.error).into()),
+                    unpublished => return Err(Failure::from(unpublished.error).into()),
+                },
             }
         }
     }
@@ -143,16 +148,10 @@ impl Producer {
                 slot.set_array(layout).map_err(Failure::from)?;
             }
         }
-        self.copy(py, slot, value, &foreign)
+        self.copy(py, slot, &foreign)
     }
 
-    fn copy(
-        &self,
-        py: Python<'_>,
-        slot: &mut channel::Slot,
-        value: &Bound<'_, PyAny>,
-        foreign: &Foreign,
-    ) -> PyResult<()> {
+    fn copy(&self, py: Python<'_>, slot: &mut channel::Slot, foreign: &Foreign) -> PyResult<()> {
         let is_on_host = foreign.place == Place::Host;
         match &self.queue {
             None if is_on_host => {
@@ -161,13 +160,9 @@ impl Producer {
                 unsafe { copied_to_slot(py, foreign, to, len) }
             }
             Some(_) if is_on_host => {
-                let data = match foreign.layout.is_contiguous() {
-                    true => Data::of_buffer(value)?,
-                    false => {
-                        let dense = value.call_method0("__copy__")?;
-                        Data::of_buffer(&dense)?
-                    }
-                };
+                let mut data = room_for(slot.len())?;
+                // SAFETY: only this thread has the new buffer, which has room for all elements.
+                unsafe { copied_to_slot(py, foreign, data.as_mut_ptr(), data.len())? };
                 let written = py.detach(|| slot.write(0, &data));
                 Ok(written.map_err(Failure::from)?)
             }

@@ -83,11 +83,11 @@ unsafe fn on_host(foreign: &Foreign, runs: &Runs<'_>, to: *mut u8) -> PyResult<(
     })
 }
 
-/// Copies an array of the host into a slot of a channel. Lets other threads run while it copies
-/// many bytes.
+/// Copies an array of the host into a slot of a channel, or into a buffer. Lets other threads run
+/// while it copies many bytes.
 ///
 /// # Safety
-/// The caller must ensure that the first `bytes` bytes at `to` belong to a reserved slot.
+/// The caller must ensure that `to` points to `bytes` bytes, to which no other thread writes.
 pub(crate) unsafe fn copied_to_slot(
     py: Python<'_>,
     foreign: &Foreign,
@@ -111,8 +111,8 @@ pub(crate) unsafe fn copied_to_slot(
     let to = To(to);
     let copy = move || {
         let to = to;
-        // SAFETY: the caller guarantees that the slot is reserved, so only its producer writes to
-        // it. The check above shows that it has room for the elements.
+        // SAFETY: the caller guarantees that no other thread writes there. The check above shows
+        // that there is room for the elements.
         unsafe { on_host(foreign, &runs, to.0) }
     };
     match bytes < DETACHED_BYTES {

@@ -97,7 +97,7 @@ class DataLoader:
     own loader. All other arguments are those of `torch.utils.data.DataLoader`.
 
     >>> data = torch.utils.data.TensorDataset(torch.arange(8.0).reshape(4, 2))
-    >>> loader = crosshandle.torch.DataLoader(data, batch_size=2, num_workers=1, batch_bytes=1 << 16)
+    >>> loader = crosshandle.torch.DataLoader(data, batch_size=2, num_workers=1, batch_bytes=4096)
     >>> [batch.tolist() for batch, in loader]
     [[[0.0, 1.0], [2.0, 3.0]], [[4.0, 5.0], [6.0, 7.0]]]
     >>> loader.close()
@@ -117,8 +117,8 @@ class DataLoader:
     ):
         self._device = None if device is None else torch.device(device)
         waiting = 1 << ((prefetch_factor or 2) - 1).bit_length()
-        # A worker never waits: a batch that the trainer awaits is among the newest ones, and batches
-        # of an iteration that was given up are replaced.
+        # A worker never waits: a batch that the trainer awaits is among the newest ones, and
+        # batches of an iteration that was given up are replaced.
         self._channels = [
             Channel(slot_size=batch_bytes, depth=waiting, drop_oldest=True, producers=2, held=held, awaits_producers=True)
             for _ in range(num_workers)

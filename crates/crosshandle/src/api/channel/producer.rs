@@ -1,5 +1,10 @@
 //! Producers and the slots that they write.
 
+#![allow(
+    clippy::result_large_err,
+    reason = "a failed publication returns the slot, and boxing it would allocate"
+)]
+
 use super::core::ChannelCore;
 use super::layout::{ArrayLayout, ItemHead, USER_BYTES};
 use crate::api::event::{Event, Reached};
