@@ -4,9 +4,9 @@
 //! Each function is a thin layer over the public objects of `crosshandle`: it checks its arguments,
 //! calls a method, and converts the result. The file names are those of the objects.
 //!
-//! - [`boundary`] has the wrapper of all functions, and the conversion of arguments.
-//! - [`object`] has the objects that C programs own, and detects closed and confused objects.
-//! - [`error`] has the result codes, and the latest error of each thread.
+//! - `boundary` has the wrapper of all functions, and the conversion of arguments.
+//! - `object` has the objects that C programs own, and detects closed and confused objects.
+//! - `error` has the result codes, and the latest error of each thread.
 //!
 //! # Safety
 //! All functions have the same contract, so their documentation does not repeat it. A C program
