@@ -286,6 +286,21 @@ pub(crate) fn segments_cannot_be_confused(harness: &Harness) -> Verdict {
     PASSED
 }
 
+/// Checks that the bytes of a handle are refused if one bit or the length is wrong.
+fn refuses_damage(good: &[u8], is_refused: impl Fn(&[u8]) -> bool) {
+    assert!(!is_refused(good));
+    for bit in 0..good.len() * 8 {
+        let mut bytes = good.to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(is_refused(&bytes), "bit {bit}");
+    }
+    for len in (0..2 * good.len()).filter(|len| *len != good.len()) {
+        let mut bytes = good.to_vec();
+        bytes.resize(len, 0);
+        assert!(is_refused(&bytes), "{len} bytes");
+    }
+}
+
 /// Every single flipped bit is detected before the importer sends a request.
 pub(crate) fn damaged_handles_are_refused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
@@ -293,23 +308,12 @@ pub(crate) fn damaged_handles_are_refused(harness: &Harness) -> Verdict {
     let handle: MemoryHandle = peer.ask("memory-handle m")?.remove(0).parse()?;
     peer.ask("event e")?;
     let event: EventHandle = peer.ask("event-handle e")?.remove(0).parse()?;
-    let memory = |bytes: &[u8]| MemoryHandle::from_bytes(bytes).is_err();
-    let events = |bytes: &[u8]| EventHandle::from_bytes(bytes).is_err();
-    let kinds: [(&[u8], &dyn Fn(&[u8]) -> bool); 2] =
-        [(handle.as_bytes(), &memory), (event.as_bytes(), &events)];
-    for (good, is_refused) in kinds {
-        assert!(!is_refused(good));
-        for bit in 0..good.len() * 8 {
-            let mut bytes = good.to_vec();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(is_refused(&bytes), "bit {bit}");
-        }
-        for len in (0..2 * good.len()).filter(|len| *len != good.len()) {
-            let mut bytes = good.to_vec();
-            bytes.resize(len, 0);
-            assert!(is_refused(&bytes), "{len} bytes");
-        }
-    }
+    refuses_damage(handle.as_bytes(), |bytes| {
+        MemoryHandle::from_bytes(bytes).is_err()
+    });
+    refuses_damage(event.as_bytes(), |bytes| {
+        EventHandle::from_bytes(bytes).is_err()
+    });
     assert!(EventHandle::from_bytes(handle.as_bytes()).is_err());
     assert!(MemoryHandle::from_bytes(event.as_bytes()).is_err());
     // Another process checks the text form.

@@ -1,5 +1,5 @@
-//! Native commands: commands that a function of the program appends to an object of the driver while
-//! it is called. They become one command of a command buffer.
+//! Native commands: commands that a function of the program appends to an object of the driver
+//! while it is called. They become one command of a command buffer.
 //!
 //! The driver's graph of a command buffer is created only when the command buffer is finalized. So
 //! the function gets an object of its own: a `CUgraph`, or a command list. The next native command
