@@ -62,10 +62,10 @@ static uint64_t inspect(const crosshandle_item *frame)
 static int infer(const char *text)
 {
     crosshandle_context *context = create_context();
-    crosshandle_memory_handle handle;
+    crosshandle_channel_handle handle;
     crosshandle_channel *channel;
     crosshandle_consumer *consumer;
-    check(crosshandle_memory_handle_from_text(text, &handle), "reading the handle");
+    check(crosshandle_channel_handle_from_text(text, &handle), "reading the handle");
     check(crosshandle_channel_open(context, &handle, TIMEOUT, &channel), "opening the channel");
     check(crosshandle_consumer_create(channel, &consumer), "joining the channel");
 
@@ -110,10 +110,10 @@ int main(int argc, char **argv)
     check(crosshandle_channel_create(context, &options, &channel), "creating the channel");
     check(crosshandle_producer_create(channel, &producer), "joining the channel");
 
-    crosshandle_memory_handle handle;
+    crosshandle_channel_handle handle;
     char text[CROSSHANDLE_HANDLE_TEXT_SIZE];
     check(crosshandle_channel_get_handle(channel, CROSSHANDLE_READ_ONLY, &handle), "handle");
-    check(crosshandle_memory_handle_to_text(&handle, text, sizeof text), "text");
+    check(crosshandle_channel_handle_to_text(&handle, text, sizeof text), "text");
     extern char **environ;
     char *arguments[] = {argv[0], text, NULL};
     pid_t child;

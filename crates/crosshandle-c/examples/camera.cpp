@@ -31,7 +31,7 @@ struct exposure {
 static bool infer(const std::string &handle, const std::string &ready)
 {
     auto context = xh::context::create("host");
-    auto channel = xh::channel::open(context, xh::memory_handle::from_text(handle));
+    auto channel = xh::channel::open(context, xh::channel_handle::from_text(handle));
     auto frames = channel.consumer();
     context.open(xh::event_handle::from_text(ready)).signal();
     std::uint64_t seen = 0, next = 0;

@@ -95,6 +95,11 @@
 #define CROSSHANDLE_EVENT_HANDLE_SIZE 64
 
 /**
+ * Size of a channel handle in bytes.
+ */
+#define CROSSHANDLE_CHANNEL_HANDLE_SIZE 104
+
+/**
  * Size of a buffer for the text of any handle, with the terminating zero.
  */
 #define CROSSHANDLE_HANDLE_TEXT_SIZE 145
@@ -431,15 +436,15 @@ typedef struct {
 } crosshandle_channel_options;
 
 /**
- * A handle to memory: the bytes that one process sends to another. A process that has the bytes
- * can open the memory, so send them only to processes that may.
+ * A handle to a channel: the bytes that one process sends to another. A process that has the bytes
+ * can open the channel, so send them only to processes that may.
  */
 typedef struct {
     /**
      * The bytes.
      */
-    uint8_t bytes[CROSSHANDLE_MEMORY_HANDLE_SIZE];
-} crosshandle_memory_handle;
+    uint8_t bytes[CROSSHANDLE_CHANNEL_HANDLE_SIZE];
+} crosshandle_channel_handle;
 
 /**
  * The options of a hand-over. A structure of zeros, with `size` set, has the defaults.
@@ -696,6 +701,17 @@ typedef struct {
 } crosshandle_awaited;
 
 /**
+ * A handle to memory: the bytes that one process sends to another. A process that has the bytes
+ * can open the memory, so send them only to processes that may.
+ */
+typedef struct {
+    /**
+     * The bytes.
+     */
+    uint8_t bytes[CROSSHANDLE_MEMORY_HANDLE_SIZE];
+} crosshandle_memory_handle;
+
+/**
  * The options of a holder's client. A structure of zeros, with `size` set, has the defaults.
  */
 typedef struct {
@@ -871,11 +887,12 @@ crosshandle_result crosshandle_channel_create(const crosshandle_context *context
  * Opens a channel of another process by its handle. The call waits for the channel's creator for
  * at most `timeout_ns` nanoseconds.
  *
- * Errors: those of `crosshandle_memory_open`, and `CROSSHANDLE_PROTOCOL` for a handle to memory
- * that is not a channel. The caller closes the channel.
+ * Errors: those of `crosshandle_memory_open`, with `CROSSHANDLE_BAD_HANDLE` for the bytes of a
+ * memory handle. `CROSSHANDLE_PROTOCOL` if the exporter's memory does not contain a channel. The
+ * caller closes the channel.
  */
 crosshandle_result crosshandle_channel_open(const crosshandle_context *context,
-                                            const crosshandle_memory_handle *handle,
+                                            const crosshandle_channel_handle *handle,
                                             uint64_t timeout_ns,
                                             crosshandle_channel **channel);
 
@@ -902,7 +919,7 @@ crosshandle_result crosshandle_channel_open_name(const crosshandle_context *cont
  */
 crosshandle_result crosshandle_channel_get_handle(const crosshandle_channel *channel,
                                                   uint32_t access,
-                                                  crosshandle_memory_handle *handle);
+                                                  crosshandle_channel_handle *handle);
 
 /**
  * Hands the channel over to a holder under a name. The channel then exists as long as the name,
@@ -1488,6 +1505,35 @@ crosshandle_result crosshandle_event_handle_from_text(const char *word,
 crosshandle_result crosshandle_event_handle_to_text(const crosshandle_event_handle *handle,
                                                     char *text,
                                                     size_t size);
+
+/**
+ * Checks `size` bytes that another process has sent, and copies them to a channel handle.
+ *
+ * Errors: `CROSSHANDLE_BAD_HANDLE` if they are not a channel handle. This call does not show
+ * whether the channel still exists.
+ */
+crosshandle_result crosshandle_channel_handle_from_bytes(const uint8_t *bytes,
+                                                         size_t size,
+                                                         crosshandle_channel_handle *handle);
+
+/**
+ * Converts the text of a channel handle to a handle.
+ *
+ * Errors: `CROSSHANDLE_BAD_HANDLE` if the text is not a channel handle.
+ */
+crosshandle_result crosshandle_channel_handle_from_text(const char *word,
+                                                        crosshandle_channel_handle *handle);
+
+/**
+ * Writes the text of a channel handle to a buffer of `size` bytes, with a terminating zero. A
+ * buffer of `CROSSHANDLE_HANDLE_TEXT_SIZE` bytes is large enough.
+ *
+ * Errors: `CROSSHANDLE_BAD_HANDLE` for damaged bytes, and `CROSSHANDLE_INVALID_ARGUMENT` for a
+ * buffer that is too small.
+ */
+crosshandle_result crosshandle_channel_handle_to_text(const crosshandle_channel_handle *handle,
+                                                      char *text,
+                                                      size_t size);
 
 /**
  * Creates a client of the holder. `options` may be null for the defaults. No request is sent.

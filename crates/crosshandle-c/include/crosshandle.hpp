@@ -280,6 +280,10 @@ using memory_handle =
 using event_handle =
     detail::handle<crosshandle_event_handle, crosshandle_event_handle_from_bytes,
                    crosshandle_event_handle_from_text, crosshandle_event_handle_to_text>;
+/// A handle to a channel.
+using channel_handle =
+    detail::handle<crosshandle_channel_handle, crosshandle_channel_handle_from_bytes,
+                   crosshandle_channel_handle_from_text, crosshandle_channel_handle_to_text>;
 
 /// What a process may do with memory.
 enum class access : std::uint32_t {
@@ -1067,7 +1071,7 @@ public:
     }
 
     template <class Rep = std::int64_t, class Period = std::ratio<1>>
-    static outcome<channel> open(const context &context, const memory_handle &handle,
+    static outcome<channel> open(const context &context, const channel_handle &handle,
                                  std::chrono::duration<Rep, Period> timeout = open_timeout)
     {
         crosshandle_channel *raw = nullptr;
@@ -1088,12 +1092,12 @@ public:
     }
 
     /// A handle that grants both roles, or only the role of consumers.
-    outcome<memory_handle> handle(access granted = access::read_write) const
+    outcome<channel_handle> handle(access granted = access::read_write) const
     {
-        memory_handle made{};
+        channel_handle made{};
         crosshandle_result result = crosshandle_channel_get_handle(
             get(), static_cast<std::uint32_t>(granted), &made.raw);
-        return detail::finish<memory_handle>(result, [&] { return made; });
+        return detail::finish<channel_handle>(result, [&] { return made; });
     }
 
     outcome<void> hand_over(const holder &holder, const std::string &name,

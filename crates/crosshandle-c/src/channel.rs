@@ -4,10 +4,10 @@ use crate::boundary::{buffer, entry, entry_value, given, list, optional_text, pl
 use crate::boundary::{text, timeout};
 use crate::context::crosshandle_context;
 use crate::error::{Failure, Result, crosshandle_result};
-use crate::handle::crosshandle_memory_handle;
+use crate::handle::crosshandle_channel_handle;
 use crate::holder::{crosshandle_hold_options, crosshandle_holder, read_hold_options};
 use crate::memory::{access, crosshandle_memory};
-use crate::object::{Exclusive, close, get, object, open};
+use crate::object::{Entered, Exclusive, close, get, object, open};
 use crate::queue::crosshandle_queue;
 use crosshandle::channel::{
     ArrayLayout, Channel, ChannelOptions, Consumer, Delivery, Item, MAX_DIMENSIONS, Producer, Slot,
@@ -237,18 +237,19 @@ pub unsafe extern "C" fn crosshandle_channel_create(
 /// Opens a channel of another process by its handle. The call waits for the channel's creator for
 /// at most `timeout_ns` nanoseconds.
 ///
-/// Errors: those of `crosshandle_memory_open`, and `CROSSHANDLE_PROTOCOL` for a handle to memory
-/// that is not a channel. The caller closes the channel.
+/// Errors: those of `crosshandle_memory_open`, with `CROSSHANDLE_BAD_HANDLE` for the bytes of a
+/// memory handle. `CROSSHANDLE_PROTOCOL` if the exporter's memory does not contain a channel. The
+/// caller closes the channel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_channel_open(
     context: *const crosshandle_context,
-    handle: *const crosshandle_memory_handle,
+    handle: *const crosshandle_channel_handle,
     timeout_ns: u64,
     channel: *mut *mut crosshandle_channel,
 ) -> crosshandle_result {
     entry! {
         let channel = place(channel)?;
-        let handle = crosshandle_memory_handle::read_channel(handle)?;
+        let handle = crosshandle_channel_handle::read(handle)?;
         let opened = Channel::open_timeout(get(context)?, &handle, timeout(timeout_ns))?;
         channel.write(open(opened));
         Ok(())
@@ -287,7 +288,7 @@ pub unsafe extern "C" fn crosshandle_channel_open_name(
 pub unsafe extern "C" fn crosshandle_channel_get_handle(
     channel: *const crosshandle_channel,
     access: u32,
-    handle: *mut crosshandle_memory_handle,
+    handle: *mut crosshandle_channel_handle,
 ) -> crosshandle_result {
     entry! {
         let handle = place(handle)?;
@@ -296,7 +297,7 @@ pub unsafe extern "C" fn crosshandle_channel_get_handle(
             Access::ReadWrite => channel.handle()?,
             Access::ReadOnly => channel.consumer_handle()?,
         };
-        handle.write(crosshandle_memory_handle::of_channel(&made));
+        handle.write(crosshandle_channel_handle::new(&made));
         Ok(())
     }
 }
@@ -405,11 +406,12 @@ pub unsafe extern "C" fn crosshandle_producer_publish(
 ) -> crosshandle_result {
     entry! {
         let mut producer = get(producer)?.enter()?;
-        let published = publish(slot, |slot| match timeout_ns {
-            0 => producer.try_publish(slot),
-            _ => producer.publish_timeout(slot, timeout(timeout_ns)),
-        })?;
-        put(number, published);
+        let (object, taken) = TakenSlot::take(slot)?;
+        let published = match timeout_ns {
+            0 => producer.try_publish(taken),
+            _ => producer.publish_timeout(taken, timeout(timeout_ns)),
+        };
+        put(number, object.finish(published)?);
         Ok(())
     }
 }
@@ -430,30 +432,44 @@ pub unsafe extern "C" fn crosshandle_producer_publish_on(
     entry! {
         let mut producer = get(producer)?.enter()?;
         let queue = get(queue)?;
-        let timeout = timeout(timeout_ns);
-        put(number, publish(slot, |slot| producer.publish_on(queue, slot, timeout))?);
+        let (object, taken) = TakenSlot::take(slot)?;
+        let published = producer.publish_on(queue, taken, timeout(timeout_ns));
+        put(number, object.finish(published)?);
         Ok(())
     }
 }
 
-/// Publishes a slot, and closes its object. After an error the object has the slot again.
-unsafe fn publish(
+/// The object of a slot whose slot is being published.
+struct TakenSlot<'a> {
     object: *mut crosshandle_slot,
-    publish: impl FnOnce(Slot) -> std::result::Result<u64, Unpublished>,
-) -> Result<u64> {
-    // SAFETY: promised by the caller.
-    let mut place = unsafe { get(object.cast_const()) }?.enter()?;
-    let slot = place.take().ok_or(Failure::closed("slot"))?;
-    match publish(slot) {
-        Ok(number) => {
-            drop(place);
-            // SAFETY: promised by the caller.
-            unsafe { close(object) }?;
-            Ok(number)
-        }
-        Err(unpublished) => {
-            *place = Some(unpublished.slot);
-            Err(unpublished.error.into())
+    place: Entered<'a, Option<Slot>>,
+}
+
+impl TakenSlot<'_> {
+    /// Takes the slot out of its object.
+    ///
+    /// # Safety
+    /// As for [`get`], until [`finish`](Self::finish) has returned.
+    unsafe fn take(object: *mut crosshandle_slot) -> Result<(Self, Slot)> {
+        // SAFETY: promised by the caller.
+        let mut place = unsafe { get(object.cast_const()) }?.enter()?;
+        let slot = place.take().ok_or(Failure::closed("slot"))?;
+        Ok((Self { object, place }, slot))
+    }
+
+    /// Closes the object of a published slot. After an error the object has the slot again.
+    fn finish(mut self, published: std::result::Result<u64, Unpublished>) -> Result<u64> {
+        match published {
+            Ok(number) => {
+                drop(self.place);
+                // SAFETY: promised by the caller of `take`.
+                unsafe { close(self.object) }?;
+                Ok(number)
+            }
+            Err(unpublished) => {
+                *self.place = Some(unpublished.slot);
+                Err(unpublished.error.into())
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::boundary::{entry, given, list, place, text};
 use crate::error::{Failure, Result, crosshandle_result};
-use crosshandle::handle::{AnyHandle, ChannelHandle};
+use crosshandle::handle::{ChannelHandle, HandleKind};
 use crosshandle::{EventHandle, MemoryHandle};
 use std::ffi::c_char;
 use std::fmt::Display;
@@ -13,13 +13,17 @@ use std::slice;
 pub const CROSSHANDLE_MEMORY_HANDLE_SIZE: usize = 104;
 /// Size of an event handle in bytes.
 pub const CROSSHANDLE_EVENT_HANDLE_SIZE: usize = 64;
+/// Size of a channel handle in bytes.
+pub const CROSSHANDLE_CHANNEL_HANDLE_SIZE: usize = 104;
 /// Size of a buffer for the text of any handle, with the terminating zero.
 pub const CROSSHANDLE_HANDLE_TEXT_SIZE: usize = 145;
 
 const _: () = {
     assert!(CROSSHANDLE_MEMORY_HANDLE_SIZE == crosshandle::handle::MEMORY_HANDLE_SIZE);
     assert!(CROSSHANDLE_EVENT_HANDLE_SIZE == crosshandle::handle::EVENT_HANDLE_SIZE);
-    assert!(CROSSHANDLE_HANDLE_TEXT_SIZE > crosshandle::handle::HandleKind::Memory.text_length());
+    assert!(CROSSHANDLE_CHANNEL_HANDLE_SIZE == HandleKind::Channel.size());
+    assert!(CROSSHANDLE_HANDLE_TEXT_SIZE > HandleKind::Memory.text_length());
+    assert!(CROSSHANDLE_HANDLE_TEXT_SIZE > HandleKind::Channel.text_length());
 };
 
 /// A handle to memory: the bytes that one process sends to another. A process that has the bytes
@@ -38,6 +42,14 @@ pub struct crosshandle_event_handle {
     pub bytes: [u8; CROSSHANDLE_EVENT_HANDLE_SIZE],
 }
 
+/// A handle to a channel: the bytes that one process sends to another. A process that has the bytes
+/// can open the channel, so send them only to processes that may.
+#[repr(C)]
+pub struct crosshandle_channel_handle {
+    /// The bytes.
+    pub bytes: [u8; CROSSHANDLE_CHANNEL_HANDLE_SIZE],
+}
+
 impl crosshandle_memory_handle {
     pub(crate) fn new(handle: &MemoryHandle) -> Self {
         let bytes = *handle.as_bytes();
@@ -49,33 +61,6 @@ impl crosshandle_memory_handle {
         // SAFETY: promised by the caller.
         let handle = unsafe { given(handle) }?;
         Ok(MemoryHandle::from_bytes(&handle.bytes)?)
-    }
-
-    pub(crate) fn of_channel(handle: &ChannelHandle) -> Self {
-        let bytes = *handle.as_bytes();
-        Self { bytes }
-    }
-
-    /// Checks every field of a channel's handle.
-    pub(crate) unsafe fn read_channel(handle: *const Self) -> Result<ChannelHandle> {
-        // SAFETY: promised by the caller.
-        let handle = unsafe { given(handle) }?;
-        Ok(ChannelHandle::from_bytes(&handle.bytes)?)
-    }
-
-    /// Converts a handle of memory or of a channel. Other kinds are refused as memory handles.
-    fn of(handle: &AnyHandle) -> Result<Self> {
-        match handle {
-            AnyHandle::Channel(handle) => Ok(Self::of_channel(handle)),
-            handle => Ok(Self::new(&MemoryHandle::from_bytes(handle.as_bytes())?)),
-        }
-    }
-
-    unsafe fn read_any(handle: *const Self) -> Result<AnyHandle> {
-        // SAFETY: promised by the caller.
-        let handle = unsafe { given(handle) }?;
-        let any = AnyHandle::from_bytes(&handle.bytes)?;
-        Self::of(&any).map(|_| any)
     }
 }
 
@@ -90,6 +75,20 @@ impl crosshandle_event_handle {
         // SAFETY: promised by the caller.
         let handle = unsafe { given(handle) }?;
         Ok(EventHandle::from_bytes(&handle.bytes)?)
+    }
+}
+
+impl crosshandle_channel_handle {
+    pub(crate) fn new(handle: &ChannelHandle) -> Self {
+        let bytes = *handle.as_bytes();
+        Self { bytes }
+    }
+
+    /// Checks every field of a handle.
+    pub(crate) unsafe fn read(handle: *const Self) -> Result<ChannelHandle> {
+        // SAFETY: promised by the caller.
+        let handle = unsafe { given(handle) }?;
+        Ok(ChannelHandle::from_bytes(&handle.bytes)?)
     }
 }
 
@@ -123,8 +122,8 @@ pub unsafe extern "C" fn crosshandle_memory_handle_from_bytes(
 ) -> crosshandle_result {
     entry! {
         let handle = place(handle)?;
-        let checked = AnyHandle::from_bytes(list(bytes, size)?)?;
-        handle.write(crosshandle_memory_handle::of(&checked)?);
+        let checked = MemoryHandle::from_bytes(list(bytes, size)?)?;
+        handle.write(crosshandle_memory_handle::new(&checked));
         Ok(())
     }
 }
@@ -139,8 +138,8 @@ pub unsafe extern "C" fn crosshandle_memory_handle_from_text(
 ) -> crosshandle_result {
     entry! {
         let handle = place(handle)?;
-        let checked: AnyHandle = text(word)?.parse()?;
-        handle.write(crosshandle_memory_handle::of(&checked)?);
+        let checked: MemoryHandle = text(word)?.parse()?;
+        handle.write(crosshandle_memory_handle::new(&checked));
         Ok(())
     }
 }
@@ -157,7 +156,7 @@ pub unsafe extern "C" fn crosshandle_memory_handle_to_text(
     size: usize,
 ) -> crosshandle_result {
     entry!(put_handle_text(
-        &crosshandle_memory_handle::read_any(handle)?,
+        &crosshandle_memory_handle::read(handle)?,
         text,
         size
     ))
@@ -219,6 +218,58 @@ pub unsafe extern "C" fn crosshandle_event_handle_to_text(
 ) -> crosshandle_result {
     entry!(put_handle_text(
         &crosshandle_event_handle::read(handle)?,
+        text,
+        size
+    ))
+}
+
+/// Checks `size` bytes that another process has sent, and copies them to a channel handle.
+///
+/// Errors: `CROSSHANDLE_BAD_HANDLE` if they are not a channel handle. This call does not show
+/// whether the channel still exists.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn crosshandle_channel_handle_from_bytes(
+    bytes: *const u8,
+    size: usize,
+    handle: *mut crosshandle_channel_handle,
+) -> crosshandle_result {
+    entry! {
+        let handle = place(handle)?;
+        let checked = ChannelHandle::from_bytes(list(bytes, size)?)?;
+        handle.write(crosshandle_channel_handle::new(&checked));
+        Ok(())
+    }
+}
+
+/// Converts the text of a channel handle to a handle.
+///
+/// Errors: `CROSSHANDLE_BAD_HANDLE` if the text is not a channel handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn crosshandle_channel_handle_from_text(
+    word: *const c_char,
+    handle: *mut crosshandle_channel_handle,
+) -> crosshandle_result {
+    entry! {
+        let handle = place(handle)?;
+        let checked: ChannelHandle = text(word)?.parse()?;
+        handle.write(crosshandle_channel_handle::new(&checked));
+        Ok(())
+    }
+}
+
+/// Writes the text of a channel handle to a buffer of `size` bytes, with a terminating zero. A
+/// buffer of `CROSSHANDLE_HANDLE_TEXT_SIZE` bytes is large enough.
+///
+/// Errors: `CROSSHANDLE_BAD_HANDLE` for damaged bytes, and `CROSSHANDLE_INVALID_ARGUMENT` for a
+/// buffer that is too small.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn crosshandle_channel_handle_to_text(
+    handle: *const crosshandle_channel_handle,
+    text: *mut c_char,
+    size: usize,
+) -> crosshandle_result {
+    entry!(put_handle_text(
+        &crosshandle_channel_handle::read(handle)?,
         text,
         size
     ))

@@ -44,16 +44,48 @@ int main(void)
     EXPECT(CROSSHANDLE_OK, crosshandle_channel_create(context, &options, &channel));
 
     /* A handle for consumers grants no more. */
-    crosshandle_memory_handle handle;
+    crosshandle_channel_handle handle;
     crosshandle_producer *producer, *second;
     EXPECT(CROSSHANDLE_OK, crosshandle_channel_get_handle(channel, CROSSHANDLE_READ_ONLY, &handle));
     EXPECT(CROSSHANDLE_OK, crosshandle_channel_open(context, &handle, TIMEOUT, &readers));
     EXPECT(CROSSHANDLE_PERMISSION_DENIED, crosshandle_producer_create(readers, &producer));
-    crosshandle_memory_handle same;
+    crosshandle_channel_handle same;
     EXPECT(CROSSHANDLE_OK, crosshandle_channel_get_handle(readers, CROSSHANDLE_READ_ONLY, &same));
     CHECK(memcmp(&same, &handle, sizeof same) == 0);
     EXPECT(CROSSHANDLE_PERMISSION_DENIED,
            crosshandle_channel_get_handle(readers, CROSSHANDLE_READ_WRITE, &same));
+
+    /* Handles of memory and of channels are different kinds. */
+    char text[CROSSHANDLE_HANDLE_TEXT_SIZE];
+    crosshandle_memory *plain;
+    crosshandle_memory_handle plain_handle;
+    EXPECT(CROSSHANDLE_OK, crosshandle_memory_allocate(context, 4096, NULL, &plain));
+    EXPECT(CROSSHANDLE_OK, crosshandle_memory_get_handle(plain, CROSSHANDLE_READ_WRITE, &plain_handle));
+    EXPECT(CROSSHANDLE_BAD_HANDLE,
+           crosshandle_channel_handle_from_bytes(plain_handle.bytes, sizeof plain_handle.bytes, &same));
+    EXPECT(CROSSHANDLE_OK, crosshandle_memory_handle_to_text(&plain_handle, text, sizeof text));
+    EXPECT(CROSSHANDLE_BAD_HANDLE, crosshandle_channel_handle_from_text(text, &same));
+    CHECK(memcmp(&same, &handle, sizeof same) == 0);
+    memcpy(same.bytes, plain_handle.bytes, sizeof same.bytes);
+    crosshandle_channel *not_opened;
+    EXPECT(CROSSHANDLE_BAD_HANDLE, crosshandle_channel_open(context, &same, TIMEOUT, &not_opened));
+    EXPECT(CROSSHANDLE_BAD_HANDLE, crosshandle_channel_handle_to_text(&same, text, sizeof text));
+    EXPECT(CROSSHANDLE_BAD_HANDLE,
+           crosshandle_memory_handle_from_bytes(handle.bytes, sizeof handle.bytes, &plain_handle));
+    memcpy(plain_handle.bytes, handle.bytes, sizeof plain_handle.bytes);
+    CHECK(crosshandle_memory_handle_length(&plain_handle) == 0);
+    EXPECT(CROSSHANDLE_BAD_HANDLE,
+           crosshandle_memory_open(context, &plain_handle, CROSSHANDLE_READ_ONLY, 0, &plain));
+    EXPECT(CROSSHANDLE_OK, crosshandle_memory_close(plain));
+    EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_channel_handle_to_text(&handle, text, 10));
+    EXPECT(CROSSHANDLE_OK, crosshandle_channel_handle_to_text(&handle, text, sizeof text));
+    EXPECT(CROSSHANDLE_BAD_HANDLE, crosshandle_memory_handle_from_text(text, &plain_handle));
+    EXPECT(CROSSHANDLE_OK, crosshandle_channel_handle_from_text(text, &same));
+    CHECK(memcmp(&same, &handle, sizeof same) == 0);
+    EXPECT(CROSSHANDLE_OK,
+           crosshandle_channel_handle_from_bytes(handle.bytes, sizeof handle.bytes, &same));
+    EXPECT(CROSSHANDLE_NULL, crosshandle_channel_open(context, NULL, TIMEOUT, &not_opened));
+
     EXPECT(CROSSHANDLE_OK, crosshandle_producer_create(channel, &producer));
     EXPECT(CROSSHANDLE_EXHAUSTED, crosshandle_producer_create(channel, &second));
     crosshandle_consumer *consumer;

@@ -5,7 +5,7 @@ use crate::device::{self, Device};
 use crate::error::Result;
 use crate::event::Event;
 use crate::foreign::Wholes;
-use crate::handle::{EventHandle, MemoryHandle, any, no_channels};
+use crate::handle::{EventHandle, MemoryHandle, any};
 use crate::interrupt::{self, detached, detached_for};
 use crate::memory::physical::{PhysicalMemory, VirtualRange};
 use crate::memory::{Memory, SharedMemory};
@@ -232,7 +232,11 @@ impl Context {
                     })?;
                 Ok(Py::new(py, PhysicalMemory::new(memory, Some(handle)))?.into_any())
             }
-            AnyHandle::Channel(_) => Err(no_channels()),
+            AnyHandle::Channel(_) => {
+                let error = "this is the handle of a channel: open it with \
+                             crosshandle.Channel.open(handle)";
+                Err(crate::error::Failure::from(crosshandle::Error::invalid(error)).into())
+            }
         }
     }
 

@@ -3,14 +3,14 @@
 use crate::array::arguments::Data;
 use crate::error::{Failure, Result};
 use crosshandle::Error;
-use crosshandle::handle::AnyHandle;
+use crosshandle::handle::{AnyHandle, HandleError, HandleKind};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 /// Defines the Python class for one kind of handle.
 macro_rules! handle_class {
-    ($(#[$doc:meta])* $Class:ident { $($method:item)* }) => {
+    ($(#[$doc:meta])* $Class:ident, $Kind:ident { $($method:item)* }) => {
         $(#[$doc])*
         ///
         /// `bytes(handle)` encodes the handle as 104 bytes, or 64 bytes if it is an event's, and
@@ -27,11 +27,16 @@ macro_rules! handle_class {
                 if let Ok(own) = value.cast::<Self>() {
                     return Ok(Self(own.get().0));
                 }
-                let handle = match text_or_bytes(value)? {
-                    Form::Text(text) => text.parse(),
-                    Form::Bytes(bytes) => crosshandle::handle::$Class::from_bytes(&bytes),
-                };
-                Ok(Self(handle.map_err(|error| Failure::from(Error::from(error)))?))
+                match any(value)? {
+                    AnyHandle::$Kind(handle) => Ok(Self(handle)),
+                    other => {
+                        let error = HandleError::WrongKind {
+                            expected: HandleKind::$Kind,
+                            found: other.kind(),
+                        };
+                        Err(Failure::from(Error::from(error)).into())
+                    }
+                }
             }
 
             /// The backend of the object's device: `host`, `cuda` or `level_zero`.
@@ -83,7 +88,7 @@ handle_class! {
     /// True
     /// >>> handle.nbytes, handle.read_only
     /// (64, True)
-    MemoryHandle {
+    MemoryHandle, Memory {
         /// The UUID of the device, as in `Device.uuid`.
         #[getter]
         fn device_uuid(&self) -> String {
@@ -110,7 +115,25 @@ handle_class! {
     /// >>> handle = event.handle()
     /// >>> crosshandle.EventHandle(bytes(handle)) == handle
     /// True
-    EventHandle {}
+    EventHandle, Event {}
+}
+
+handle_class! {
+    /// A handle to a channel. Another process opens the channel with it.
+    ///
+    /// >>> channel = crosshandle.Channel(slot_size=64)
+    /// >>> handle = channel.handle(read_only=True)
+    /// >>> crosshandle.ChannelHandle(str(handle)) == handle
+    /// True
+    /// >>> handle.read_only
+    /// True
+    ChannelHandle, Channel {
+        /// Whether the handle grants only the role of consumers.
+        #[getter]
+        fn read_only(&self) -> bool {
+            self.0.is_consumers()
+        }
+    }
 }
 
 handle_class! {
@@ -121,7 +144,7 @@ handle_class! {
     /// >>> handle = physical.handle()
     /// >>> crosshandle.PhysicalMemoryHandle(bytes(handle)) == handle
     /// True
-    PhysicalMemoryHandle {
+    PhysicalMemoryHandle, PhysicalMemory {
         /// The UUID of the device, as in `Device.uuid`.
         #[getter]
         fn device_uuid(&self) -> String {
@@ -173,18 +196,15 @@ pub(crate) fn any(value: &Bound<'_, PyAny>) -> PyResult<AnyHandle> {
     if let Ok(handle) = value.cast::<PhysicalMemoryHandle>() {
         return Ok(AnyHandle::PhysicalMemory(handle.get().0));
     }
+    if let Ok(handle) = value.cast::<ChannelHandle>() {
+        return Ok(AnyHandle::Channel(handle.get().0));
+    }
     let parsed: std::result::Result<AnyHandle, _> = match text_or_bytes(value)? {
         Form::Text(text) => text.parse(),
         Form::Bytes(bytes) => AnyHandle::from_bytes(&bytes),
     };
     let handle: Result<_> = parsed.map_err(|error| Failure::from(Error::from(error)));
     Ok(handle?)
-}
-
-/// The error for a handle of a channel where another object's handle is needed.
-pub(crate) fn no_channels() -> PyErr {
-    let error = "this is the handle of a channel: open it with crosshandle.Channel.open(handle)";
-    Failure::from(Error::invalid(error)).into()
 }
 
 /// Converts an encoded handle, bytes or text, to an object of the matching handle class.
@@ -194,6 +214,6 @@ pub(crate) fn parse_handle(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult
         AnyHandle::Memory(handle) => Py::new(py, MemoryHandle(handle))?.into_any(),
         AnyHandle::Event(handle) => Py::new(py, EventHandle(handle))?.into_any(),
         AnyHandle::PhysicalMemory(handle) => Py::new(py, PhysicalMemoryHandle(handle))?.into_any(),
-        AnyHandle::Channel(_) => return Err(no_channels()),
+        AnyHandle::Channel(handle) => Py::new(py, ChannelHandle(handle))?.into_any(),
     })
 }

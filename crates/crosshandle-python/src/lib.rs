@@ -65,7 +65,9 @@ mod _crosshandle {
         Foreign, adopt_all, check_whole, copied, copied_array, describe, filled, laid_over, moved,
     };
     #[pymodule_export]
-    use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};
+    use crate::handle::{
+        ChannelHandle, EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle,
+    };
     #[pymodule_export]
     use crate::link::{Link, Listener, RemoteEvent, RemoteMemory, new_token};
     #[pymodule_export]

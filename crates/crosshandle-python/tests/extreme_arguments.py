@@ -164,6 +164,7 @@ def main() -> None:
         ("Device", crosshandle.Device()), ("Context", context), ("Memory", memory), ("Memory (huge)", opened),
         ("Array", array), ("Event", event), ("Queue", queue), ("PhysicalMemory", physical), ("VirtualRange", addresses),
         ("Notifier", crosshandle.Notifier()), ("MemoryHandle", memory.handle()), ("EventHandle", event.handle()),
+        ("ChannelHandle", crosshandle.Channel(slot_size=8).handle()),
         ("Bundle", bundle), ("Link", other), ("Listener", listener), ("RemoteMemory", remote), ("RemoteEvent", there),
         ("Store", store.Store()),
     ]  # fmt: skip

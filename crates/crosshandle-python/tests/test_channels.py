@@ -4,6 +4,8 @@ import asyncio
 import gc
 import multiprocessing
 import os
+import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import pytest
 import crosshandle
 from conftest import DEADLINE, Peer, running_holder
 from crosshandle import Channel, Consumer
+from crosshandle._crosshandle import parse_handle
 
 Start = Callable[..., Peer]
 SHAPE = (120, 160, 3)
@@ -56,9 +59,9 @@ def test_frames_cross_in_place_and_as_copies(start: Start, in_place: bool) -> No
     consumer = channel.consumer()
     peer = start(produce, channel, 300, in_place)
     peer.receive()
+    before = time.monotonic_ns()
     peer.send("start")
     received = 0
-    before = time.monotonic_ns()
     for item in consumer:
         assert item.number == received and int(item.user) == received
         assert number_of(item) == received % 251
@@ -247,11 +250,55 @@ def test_wrong_arguments() -> None:
             Channel(slot_size=8, **options)         # type: ignore[arg-type]
     with pytest.raises(crosshandle.InvalidHandleError):
         Channel.open(b"nothing")
-    memory = crosshandle.default_context().allocate(1 << 20)
-    with pytest.raises(crosshandle.ProtocolError, match="not a channel"):
-        Channel.open(memory.handle())
-    with pytest.raises(crosshandle.InvalidArgumentError):
-        Channel.open(crosshandle.event().handle())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not as int"):
+        Channel.open(5)                             # type: ignore[arg-type]
+
+
+def test_handles_of_channels_have_their_own_kind() -> None:
+    channel, memory, event = Channel(slot_size=8), crosshandle.default_context().allocate(1 << 20), crosshandle.event()
+    both, reading = channel.handle(), channel.handle(read_only=True)
+    assert str(both).startswith("xhc3.") and len(bytes(both)) == 104
+    assert not both.read_only and reading.read_only and both != reading
+    assert both.exporter_pid == os.getpid() and both.backend == "host"
+    for form in (both, bytes(both), bytearray(bytes(both)), str(both), pickle.loads(pickle.dumps(both))):
+        assert crosshandle.ChannelHandle(form) == both == parse_handle(form)
+        assert Channel.open(form).handle() == both
+    # A handle of another kind is refused in each form, and the error names both kinds.
+    for other, kind in ((memory.handle(), "memory"), (event.handle(), "event")):
+        for wrong in (other, bytes(other), str(other)):
+            for function in (Channel.open, crosshandle.ChannelHandle):
+                with pytest.raises(crosshandle.InvalidHandleError, match=f'"channel", found one of kind "{kind}"'):
+                    function(wrong)
+    for wrong in (both, bytes(both), str(both)):
+        with pytest.raises(crosshandle.InvalidHandleError, match='"memory", found one of kind "channel"'):
+            crosshandle.MemoryHandle(wrong)
+        for opening in (crosshandle.open, crosshandle.default_context().open):
+            with pytest.raises(crosshandle.InvalidArgumentError, match="Channel.open"):
+                opening(wrong)
+    with pytest.raises(TypeError, match="travel by themselves"):
+        crosshandle.share([both])
+
+
+def test_the_command_and_python_open_each_other_s_channels() -> None:
+    try:
+        command = crosshandle.command()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    channel = Channel(slot_size=64, awaits_producers=True)
+    for handle in (channel.handle(read_only=True), channel.handle()):
+        channel.producer().send(b"from python", timeout=DEADLINE)
+        receive = [command, "channel", "receive", str(handle), "--count", "1", "--timeout", f"{DEADLINE:.0f}s"]
+        done = subprocess.run(receive, capture_output=True, timeout=2 * DEADLINE, check=False)
+        assert (done.returncode, done.stdout) == (0, b"from python\n"), done.stderr
+    create = [command, "channel", "new", "--slot", "64"]
+    with subprocess.Popen(create, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as creator:
+        try:
+            assert creator.stdout is not None and select.select([creator.stdout], [], [], DEADLINE)[0]
+            opened = Channel.open(creator.stdout.readline())
+            opened.producer().send(b"to itself", timeout=DEADLINE)
+            assert bytes(opened.consumer().receive(timeout=DEADLINE)) == b"to itself"
+        finally:
+            creator.kill()
 
 
 def test_arrays_of_any_shape_and_bytes() -> None:

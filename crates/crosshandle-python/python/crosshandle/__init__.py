@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ._crosshandle import (
     Array,
     Channel,
+    ChannelHandle,
     Consumer,
     Context,
     Device,
@@ -77,6 +78,7 @@ __all__ = [
     "Bundle",
     "Channel",
     "ChannelClosedError",
+    "ChannelHandle",
     "CommandFailedError",
     "Consumer",
     "Context",

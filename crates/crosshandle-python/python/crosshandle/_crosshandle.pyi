@@ -356,6 +356,25 @@ class EventHandle:
     def __hash__(self) -> int: ...
 
 @final
+class ChannelHandle:
+    """A handle to a channel. Another process opens the channel with it."""
+
+    def __new__(cls, value: _Handle) -> ChannelHandle: ...
+    @property
+    def backend(self) -> str:
+        """The backend of the object's device: `host`, `cuda` or `level_zero`."""
+    @property
+    def exporter_pid(self) -> int:
+        """The process id of the exporter, in the exporter's own PID namespace. Use the id only in
+        messages."""
+    @property
+    def read_only(self) -> bool:
+        """Whether the handle grants only the role of consumers."""
+    def __bytes__(self) -> bytes: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
 class PhysicalMemoryHandle:
     """A handle to physical memory. Another process opens the physical memory with it."""
 
@@ -537,7 +556,7 @@ class Channel:
     ) -> Channel:
         """Opens a channel that another process has created. `channel` is a handle, its bytes or its
         text, or the name under which a holder keeps the channel."""
-    def handle(self, *, read_only: bool = False) -> MemoryHandle:
+    def handle(self, *, read_only: bool = False) -> ChannelHandle:
         """Returns a handle, with which another process can open the channel. With `read_only`, that
         process can only be a consumer."""
     def hand_over(
@@ -819,7 +838,7 @@ def device_name(device: Any) -> str:
     """Returns the name of a device, such as `cuda:0`. The argument is a `Device`, a name, or a
     device object from torch, JAX or CuPy. `None` means the host."""
 
-def parse_handle(value: _Handle) -> MemoryHandle | EventHandle | PhysicalMemoryHandle:
+def parse_handle(value: _Handle) -> MemoryHandle | EventHandle | PhysicalMemoryHandle | ChannelHandle:
     """Converts an encoded handle, bytes or text, to an object of the matching handle class."""
 
 @final

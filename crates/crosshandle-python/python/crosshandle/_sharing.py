@@ -13,6 +13,7 @@ from . import _crosshandle as _rust
 from . import _storages, _trees
 from ._crosshandle import (
     Array,
+    ChannelHandle,
     Context,
     Device,
     Event,
@@ -354,7 +355,8 @@ def open(
             raise
     if context is None:
         handle = _rust.parse_handle(data)
-        if isinstance(handle, EventHandle):
+        if isinstance(handle, (EventHandle, ChannelHandle)):
+            # `Context.open` refuses the handle of a channel, and says what opens it.
             context = default_context()
         else:
             context = _context_of(handle.backend, handle.device_uuid)
@@ -368,7 +370,7 @@ def _open_bundle(data: bytes, context: Context | None, writable: bool, timeout: 
 
 
 # Types that `share` rejects as leaves of a tree. Programs send their handles separately.
-_OWN = (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
+_OWN = (ChannelHandle, Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
 
 
 def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:

@@ -21,12 +21,11 @@ pub(crate) use producer::{Producer, Slot};
 use crate::array::{Array, Dtype, Layout};
 use crate::context::default_context;
 use crate::error::{Failure, Result};
-use crate::handle::{MemoryHandle, any};
+use crate::handle::ChannelHandle;
 use crate::interrupt::{self, detached, detached_for};
 use crate::memory::{SharedMemory, pending};
 use crate::queue::Queue;
 use crosshandle::channel::{self, ArrayLayout, ChannelOptions, Delivery, WhenFull};
-use crosshandle::handle::{AnyHandle, ChannelHandle};
 use crosshandle::holder::{HoldOptions, Holder};
 use crosshandle::{Access, Error};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -340,17 +339,8 @@ impl Channel {
                 })?
             }
             None => {
-                let handle = match any(channel)? {
-                    AnyHandle::Memory(handle) => handle,
-                    AnyHandle::Channel(handle) => handle.memory(),
-                    _ => {
-                        let error = "this is the handle of another object, not of a channel";
-                        return Err(Failure::from(Error::invalid(error)).into());
-                    }
-                };
-                detached_for(py, limit, || {
-                    channel::Channel::open(&context, &ChannelHandle::of_memory(&handle))
-                })?
+                let handle = ChannelHandle::new(channel)?.0;
+                detached_for(py, limit, || channel::Channel::open(&context, &handle))?
             }
         };
         Self::new(opened, context)
@@ -359,13 +349,13 @@ impl Channel {
     /// Returns a handle, with which another process can open the channel. With `read_only`, that
     /// process can only be a consumer.
     #[pyo3(signature = (*, read_only = false))]
-    fn handle(&self, read_only: bool) -> PyResult<MemoryHandle> {
+    fn handle(&self, read_only: bool) -> PyResult<ChannelHandle> {
         let channel = &self.parts()?.channel;
         let handle = match read_only {
             true => channel.consumer_handle(),
             false => channel.handle(),
         };
-        Ok(MemoryHandle(handle.map_err(Failure::from)?.memory()))
+        Ok(ChannelHandle(handle.map_err(Failure::from)?))
     }
 
     /// Hands the channel over to the holder under a name. The channel then exists as long as the
@@ -538,7 +528,7 @@ impl Channel {
             Access::ReadOnly => parts.channel.consumer_handle(),
             Access::ReadWrite => parts.channel.handle(),
         };
-        let handle = handle.map_err(Failure::from)?.memory();
+        let handle = handle.map_err(Failure::from)?;
         // The receiver may know the device under another name.
         let info = parts.context.device().info();
         let device = format!("{}:{}", info.backend, info.uuid);
@@ -566,7 +556,7 @@ pub(crate) fn open_channel(
     context: &crate::context::Context,
     handle: &Bound<'_, PyAny>,
 ) -> PyResult<Channel> {
-    let handle = ChannelHandle::of_memory(&MemoryHandle::new(handle)?.0);
+    let handle = ChannelHandle::new(handle)?.0;
     let context = context.0.clone();
     let opened: Result<_> = detached(py, || channel::Channel::open(&context, &handle));
     Channel::new(opened?, context)
