@@ -8,7 +8,9 @@
 mod common;
 
 use common::{Directory, Parent, Process, context, is};
+use crosshandle::channel::{Channel, ChannelOptions};
 use crosshandle::event::EventSet;
+use crosshandle::handle::ChannelHandle;
 use crosshandle::virtual_memory::VirtualRange;
 use crosshandle::{
     Access, Command, Context, Error, Event, EventHandle, MemoryHandle, Result, report,
@@ -32,6 +34,17 @@ fn export() {
     let event = context.create_event().expect("an event");
     parent.say(memory.handle().expect("a handle"));
     parent.say(event.handle().expect("a handle"));
+    // One channel has a producer and no item, and the other one has no room.
+    let options = || ChannelOptions::new(64).depth(1).producers(8).consumers(8);
+    let [empty, full] = [(); 2].map(|()| {
+        let channel = Channel::create(&context, options()).expect("a channel");
+        parent.say(channel.handle().expect("a handle"));
+        channel
+    });
+    let _silent = empty.producer().expect("a producer");
+    let mut producer = full.producer().expect("a producer");
+    producer.send(b"item").expect("room for one");
+    parent.say("full");
     // The test stops this process, and later kills it.
     parent.hear();
 }
@@ -41,12 +54,23 @@ fn fresh(directory: &Directory) -> Context {
     directory.context()
 }
 
+/// Channels of the exporter.
+struct Channels {
+    /// The handle of a channel.
+    handle: ChannelHandle,
+    /// A channel with a producer and without items.
+    empty: Channel,
+    /// A channel without room.
+    full: Channel,
+}
+
 /// Calls a function by its name. The call cannot succeed before the exporter resumes.
 fn call(
     name: &str,
     directory: &Directory,
     memory: &MemoryHandle,
     (event, handle): &(Event, EventHandle),
+    channels: &Channels,
 ) -> Result<()> {
     let timed_out = || Error::TimedOut("asking exporters");
     match name {
@@ -103,6 +127,37 @@ fn call(
             let options = directory.options().exchange_timeout(TIMEOUT);
             context(options).open_memory(memory).map(drop)
         }
+        "open_timeout" => {
+            let opened = Channel::open_timeout(&fresh(directory), &channels.handle, TIMEOUT);
+            opened.map(drop)
+        }
+        "receive_timeout" => channels
+            .empty
+            .consumer()?
+            .receive_timeout(TIMEOUT)
+            .map(drop),
+        "receive_latest" => channels.empty.consumer()?.receive_latest(TIMEOUT).map(drop),
+        "receive_on" => {
+            let queue = fresh(directory).create_queue()?;
+            let mut consumer = channels.empty.consumer()?;
+            consumer.receive_on(&queue, TIMEOUT).map(drop)
+        }
+        "send_timeout" => channels
+            .full
+            .producer()?
+            .send_timeout(b"", TIMEOUT)
+            .map(drop),
+        "publish_timeout" => {
+            let mut producer = channels.full.producer()?;
+            let slot = producer.reserve()?;
+            Ok(producer.publish_timeout(slot, TIMEOUT).map(drop)?)
+        }
+        "publish_on" => {
+            let queue = fresh(directory).create_queue()?;
+            let mut producer = channels.full.producer()?;
+            let slot = producer.reserve()?;
+            Ok(producer.publish_on(&queue, slot, TIMEOUT).map(drop)?)
+        }
         _ => panic!("{name} has a timeout, and is not measured"),
     }
 }
@@ -140,6 +195,15 @@ fn no_call_waits_longer_for_a_stopped_exporter() {
     let mut exporter = Process::start(test, EXPORTER, &directory);
     let memory: MemoryHandle = exporter.hear().parse().expect("a handle");
     let handle: EventHandle = exporter.hear().parse().expect("a handle");
+    let handles = [(); 2].map(|()| exporter.hear().parse::<ChannelHandle>().expect("a handle"));
+    assert_eq!(exporter.hear(), "full");
+    let members = fresh(&directory);
+    let [empty, full] = handles.map(|handle| Channel::open(&members, &handle).expect("open"));
+    let channels = Channels {
+        handle: handles[0],
+        empty,
+        full,
+    };
     // This event comes from another exporter, because a process that has one event of an exporter
     // open opens the next one without a request.
     let mut signaller = Process::start(test, EXPORTER, &directory);
@@ -159,11 +223,12 @@ fn no_call_waits_longer_for_a_stopped_exporter() {
     std::thread::scope(|scope| {
         for name in &names {
             let (directory, memory, event) = (&directory, &memory, &event);
+            let channels = &channels;
             scope.spawn(move || {
                 let mut late = Vec::new();
                 for _ in 0..rounds {
                     let begin = Instant::now();
-                    let result = call(name, directory, memory, event);
+                    let result = call(name, directory, memory, event, channels);
                     let took = begin.elapsed();
                     // This case calls the function twice.
                     let given = match name.as_str() {
