@@ -34,7 +34,7 @@ fn export() {
     let event = context.create_event().expect("an event");
     parent.say(memory.handle().expect("a handle"));
     parent.say(event.handle().expect("a handle"));
-    // One channel has a producer and no item, and the other one has no room.
+    // The first channel has a producer and no item. The second channel has no room.
     let options = || ChannelOptions::new(64).depth(1).producers(8).consumers(8);
     let [empty, full] = [(); 2].map(|()| {
         let channel = Channel::create(&context, options()).expect("a channel");
