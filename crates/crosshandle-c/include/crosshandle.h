@@ -11,7 +11,9 @@
  * function of its kind. An object keeps alive what it needs, so the order does not matter.
  *
  * Threads: any thread may call any function, and several threads may use one object at the same
- * time. Only the closing of an object must be the last call with it.
+ * time. There are two exceptions. One thread at a time uses a `crosshandle_producer`, a
+ * `crosshandle_consumer` or a `crosshandle_slot`; another one gets `CROSSHANDLE_IN_USE`. The closing
+ * of an object must be the last call with it.
  *
  * Times: a timeout is in nanoseconds. 0 does not wait, and `CROSSHANDLE_FOREVER` never passes.
  * Every function that blocks has a timeout, except where its comment says otherwise.
@@ -219,11 +221,11 @@ enum crosshandle_result
      */
     CROSSHANDLE_DRIVER = 18,
     /**
-     * The program has interrupted the call.
+     * Reserved: C programs cannot interrupt a call yet.
      */
     CROSSHANDLE_INTERRUPTED = 19,
     /**
-     * The header and the library have different ABI versions.
+     * Reserved: the linker and the loader refuse a library with another ABI version.
      */
     CROSSHANDLE_WRONG_VERSION = 20,
     /**
@@ -786,6 +788,12 @@ typedef struct {
     size_t alignment;
 } crosshandle_allocation_options;
 
+/**
+ * A function that the library calls with the program's `user` pointer as a command of a queue. A
+ * thread of the library calls it. It must not throw.
+ */
+typedef void (*crosshandle_work)(void *user);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -814,6 +822,12 @@ crosshandle_result crosshandle_event_on_signal(const crosshandle_event *event,
                                                crosshandle_release release,
                                                void *user,
                                                crosshandle_subscription **subscription);
+
+/**
+ * Closes a subscription without a cancellation: the callback stays registered until it is called.
+ * Detaching null does nothing.
+ */
+crosshandle_result crosshandle_subscription_detach(crosshandle_subscription *subscription);
 
 /**
  * Cancels a callback, unless its call is already due. Closing null does nothing.
@@ -1169,7 +1183,8 @@ crosshandle_result crosshandle_item_get_user(const crosshandle_item *item,
  * Copies `size` bytes from byte `offset` of the item to `to`. If the host cannot access the item,
  * a queue of the device copies them, and the call waits for it without a timeout.
  *
- * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the item.
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the item, and those of the
+ * driver, after which the bytes at `to` are arbitrary.
  */
 crosshandle_result crosshandle_item_read(const crosshandle_item *item,
                                          size_t offset,
@@ -1281,6 +1296,9 @@ crosshandle_result crosshandle_device_close(crosshandle_device *device);
  * The tensor keeps the memory open until the consumer calls its deleter. Memory that was opened
  * read-only has the flag `DLPACK_FLAG_BITMASK_READ_ONLY`. The program orders accesses with events.
  *
+ * `context` must be a context of the memory's device, which the tensor names. The call does not
+ * check this.
+ *
  * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for an array that is not inside the memory, or has a
  * negative size or stride.
  */
@@ -1297,9 +1315,10 @@ crosshandle_result crosshandle_memory_to_dlpack(const crosshandle_memory *memory
  * If the call succeeds, the result owns the tensor, and its deleter is called when no process uses
  * the memory any more. Otherwise the caller still owns the tensor.
  *
- * Errors: `CROSSHANDLE_UNSUPPORTED` for a tensor in ordinary memory of the host, and for an
- * allocation that the driver cannot share. `CROSSHANDLE_INVALID_ARGUMENT` for a tensor of another
- * device or version, without elements, or with a negative stride. The caller closes the memory.
+ * Errors: `CROSSHANDLE_UNSUPPORTED` for a tensor in ordinary memory of the host, for a read-only
+ * tensor, and for an allocation that the driver cannot share. `CROSSHANDLE_INVALID_ARGUMENT` for a
+ * tensor of another device or version, without elements, or with a negative size or stride. The
+ * caller closes the memory.
  */
 crosshandle_result crosshandle_memory_from_dlpack(const crosshandle_context *context,
                                                   DLManagedTensorVersioned *tensor,
@@ -1955,11 +1974,15 @@ crosshandle_result crosshandle_queue_fill(const crosshandle_queue *queue,
  * Calls a function of the program with `user` on a thread of the library, after earlier work of
  * the queue. Later work of an in-order queue waits until the function returns. It must not throw.
  *
- * If the command fails before its turn, the function is not called. Errors: those that the driver
- * or the system reports at once.
+ * If the command fails before its turn, the function is not called. `release` may be null.
+ * Otherwise it is called with `user` once, after the last use of `user`: after the function, if
+ * the command fails, or if this call fails.
+ *
+ * Errors: those that the driver or the system reports at once.
  */
 crosshandle_result crosshandle_queue_call(const crosshandle_queue *queue,
-                                          crosshandle_release function,
+                                          crosshandle_work function,
+                                          crosshandle_release release,
                                           void *user);
 
 /**

@@ -1,8 +1,9 @@
 // The C++17 interface of Crosshandle, a header-only layer over crosshandle.h.
 //
 // Objects are move-only, and close themselves. An object keeps alive what it needs, so the order of
-// destruction does not matter. Any thread may use any object; only moving and destroying it must not
-// happen at the same time as another call.
+// destruction does not matter. Any thread may use any object, except that one thread at a time uses
+// a producer, a consumer or a slot. Moving and destroying an object must not happen at the same time
+// as another call.
 //
 // Errors: a call that fails throws `crosshandle::error`. If exceptions are disabled, or if
 // CROSSHANDLE_NO_EXCEPTIONS is defined before this header is included, calls return
@@ -50,12 +51,7 @@ class error : public std::runtime_error {
 public:
     /// Takes the text of this thread's latest error.
     explicit error(crosshandle_result code)
-        : std::runtime_error(crosshandle_error_message()), code_(code),
-          os_code_(crosshandle_error_os_code())
-    {
-    }
-
-    error(crosshandle_result code, const char *message) : std::runtime_error(message), code_(code)
+        : std::runtime_error(latest_message()), code_(code), os_code_(crosshandle_error_os_code())
     {
     }
 
@@ -65,29 +61,53 @@ public:
     int os_code() const noexcept { return os_code_; }
 
 private:
+    /// The text is null in a thread that is ending.
+    static const char *latest_message() noexcept
+    {
+        const char *message = crosshandle_error_message();
+        return message ? message : "";
+    }
+
     crosshandle_result code_;
-    int os_code_ = 0;
+    int os_code_;
 };
 
 /// The names of the two forms differ, so that files with and without exceptions can be linked.
 #if defined(CROSSHANDLE_NO_EXCEPTIONS)
 inline namespace returning {
 
-/// The value or the error of a call.
+namespace detail {
+
+/// Whether a condition could confuse a value of this type with the success of the call.
+template <class T> inline constexpr bool is_condition = std::is_same_v<T, bool>;
+template <class T> inline constexpr bool is_condition<std::optional<T>> = true;
+
+} // namespace detail
+
+/// The value or the error of a call. An outcome of a `bool` or a `std::optional` is no condition:
+/// ask `has_value()` for the success of the call, and then `value()` for its result.
 template <class T> class [[nodiscard]] outcome {
 public:
     outcome(T value) : state_(std::in_place_index<0>, std::move(value)) {}
     outcome(crosshandle::error error) : state_(std::in_place_index<1>, std::move(error)) {}
 
     bool has_value() const noexcept { return state_.index() == 0; }
-    explicit operator bool() const noexcept { return has_value(); }
+
+    template <class U = T, class = std::enable_if_t<!detail::is_condition<U>>>
+    explicit operator bool() const noexcept
+    {
+        return has_value();
+    }
 
     /// The value, which must be present.
     T &value() & { return *std::get_if<0>(&state_); }
+    const T &value() const & { return *std::get_if<0>(&state_); }
     T &&value() && { return std::move(*std::get_if<0>(&state_)); }
     T &operator*() & { return value(); }
+    const T &operator*() const & { return value(); }
     T &&operator*() && { return std::move(*this).value(); }
     T *operator->() { return std::get_if<0>(&state_); }
+    const T *operator->() const { return std::get_if<0>(&state_); }
 
     /// The error, which must be present.
     const crosshandle::error &error() const { return *std::get_if<1>(&state_); }
@@ -422,10 +442,15 @@ public:
     }
 };
 
-/// A registered callback. Its destruction cancels the call, unless it is already due.
-class subscription : public detail::object<crosshandle_subscription, crosshandle_subscription_close> {
+/// A registered callback. Its destruction cancels the call, unless it is already due. The callback may
+/// still run after the destruction, so it must share the ownership of what it uses.
+class [[nodiscard]] subscription
+    : public detail::object<crosshandle_subscription, crosshandle_subscription_close> {
 public:
     using object::object;
+
+    /// Keeps the callback registered without this object.
+    void detach() noexcept { crosshandle_subscription_detach(this->release()); }
 };
 
 /// The result of a wait, as callbacks and notifiers receive it.
@@ -507,9 +532,11 @@ public:
                                     std::function<void(signal_result)> function) const
     {
         using call = std::function<void(signal_result)>;
-        auto callback = [](void *user, crosshandle_result code, const char *message) noexcept {
-            (*static_cast<call *>(user))(signal_result{code, message});
-        };
+        crosshandle_callback callback = nullptr;
+        if (function)
+            callback = [](void *user, crosshandle_result code, const char *message) noexcept {
+                (*static_cast<call *>(user))(signal_result{code, message});
+            };
         auto release = [](void *user) { delete static_cast<call *>(user); };
         crosshandle_subscription *raw = nullptr;
         crosshandle_result result = crosshandle_event_on_signal(
@@ -580,7 +607,7 @@ public:
         return detail::finish<notification>(result, [&]() -> notification {
             if (!found)
                 return std::nullopt;
-            std::string message = code == CROSSHANDLE_OK ? "" : crosshandle_error_message();
+            std::string message = code == CROSSHANDLE_OK ? "" : error(code).what();
             return std::pair(token, signal_result{code, std::move(message)});
         });
     }

@@ -68,6 +68,20 @@ pub unsafe extern "C" fn crosshandle_event_on_signal(
     }
 }
 
+/// Closes a subscription without a cancellation: the callback stays registered until it is called.
+/// Detaching null does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn crosshandle_subscription_detach(
+    subscription: *mut crosshandle_subscription,
+) -> crosshandle_result {
+    entry! {
+        if let Some(subscription) = close(subscription)? {
+            subscription.detach();
+        }
+        Ok(())
+    }
+}
+
 /// Cancels a callback, unless its call is already due. Closing null does nothing.
 ///
 /// The callback may still run when this call returns. The `release` function shows when it cannot

@@ -91,25 +91,36 @@ pub(crate) unsafe fn put<T>(result: *mut T, value: T) {
     }
 }
 
+const TOO_LARGE: Failure = Failure::invalid("a size is larger than any object can be");
+
+/// Returns whether objects of this many elements can exist.
+#[inline]
+fn is_size<T>(count: usize) -> bool {
+    count <= isize::MAX as usize / size_of::<T>().max(1)
+}
+
 /// Returns a list that the program has passed.
 #[inline]
 pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Failure::NULL),
-        // SAFETY: the caller's pointer is valid for this many elements.
+        (false, _) if !is_size::<T>(count) => Err(TOO_LARGE),
+        // SAFETY: the caller's pointer is valid for this many elements, whose size was checked.
         (false, _) => Ok(unsafe { slice::from_raw_parts(first, count) }),
     }
 }
 
 /// Returns memory of the program that this library writes to. Its bytes may be uninitialised, so
-/// they are zeroed first.
+/// they are zeroed first. Call this after all checks, because a failed call writes nothing.
 #[inline]
 pub(crate) unsafe fn buffer<'a>(first: *mut u8, count: usize) -> Result<&'a mut [u8]> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(Failure::NULL),
-        // SAFETY: the caller's pointer is valid for writes of this many bytes.
+        (false, _) if !is_size::<u8>(count) => Err(TOO_LARGE),
+        // SAFETY: the caller's pointer is valid for writes of this many bytes, which are not more
+        // than an object can have.
         (false, _) => Ok(unsafe {
             first.write_bytes(0, count);
             slice::from_raw_parts_mut(first, count)

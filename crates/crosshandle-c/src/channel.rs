@@ -784,7 +784,8 @@ pub unsafe extern "C" fn crosshandle_item_get_user(
 /// Copies `size` bytes from byte `offset` of the item to `to`. If the host cannot access the item,
 /// a queue of the device copies them, and the call waits for it without a timeout.
 ///
-/// Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the item.
+/// Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the item, and those of the
+/// driver, after which the bytes at `to` are arbitrary.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_item_read(
     item: *const crosshandle_item,
@@ -792,7 +793,13 @@ pub unsafe extern "C" fn crosshandle_item_read(
     to: *mut c_void,
     size: usize,
 ) -> crosshandle_result {
-    entry!(Ok(get(item)?.read(offset, buffer(to.cast(), size)?)?))
+    entry! {
+        let item = get(item)?;
+        if offset.checked_add(size).is_none_or(|end| end > item.len()) {
+            return Err(Failure::invalid("the range is not inside the item"));
+        }
+        Ok(item.read(offset, buffer(to.cast(), size)?)?)
+    }
 }
 
 /// Copies `size` bytes from byte `offset` of the item to byte `destination_offset` of memory, after
@@ -825,9 +832,8 @@ pub unsafe extern "C" fn crosshandle_item_release_on(
     queue: *const crosshandle_queue,
 ) -> crosshandle_result {
     entry! {
-        let queue = get(queue)?;
         let item = close(item)?.ok_or(Failure::NULL)?;
-        Ok(item.release_on(queue)?)
+        Ok(item.release_on(get(queue)?)?)
     }
 }
 

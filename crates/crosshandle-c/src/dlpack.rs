@@ -100,15 +100,18 @@ fn contiguous(shape: &[i64]) -> Option<Box<[i64]>> {
 /// Returns the number of bytes from the first element to the end of the last one. Returns `None` if
 /// a size or stride is negative or the result is too large.
 fn extent(shape: &[i64], strides: &[i64], element: usize) -> Option<usize> {
-    if shape.contains(&0) {
-        return Some(0);
-    }
+    let mut is_empty = false;
     let mut last = 0_usize;
     for (size, stride) in shape.iter().zip(strides) {
         let (size, stride) = (usize::try_from(*size).ok()?, usize::try_from(*stride).ok()?);
-        last = last.checked_add((size - 1).checked_mul(stride)?)?;
+        is_empty |= size == 0;
+        // The largest number is too large below.
+        last = last.saturating_add(size.saturating_sub(1).saturating_mul(stride));
     }
-    last.checked_add(1)?.checked_mul(element)
+    match is_empty {
+        true => Some(0),
+        false => last.checked_add(1)?.checked_mul(element),
+    }
 }
 
 /// Returns the size of an element in bytes.
@@ -120,12 +123,21 @@ fn element(bits: u8, lanes: u16) -> Result<usize> {
     }
 }
 
-const TOO_LARGE: Failure = Failure::invalid("the array is not inside the memory");
+const TOO_LARGE: Failure =
+    Failure::invalid("the array is not inside the memory, or has a negative size or stride");
+/// A tensor that other processes must not write. The memory's handles could not keep that.
+const IS_READ_ONLY: Failure = Failure::Misuse(
+    crosshandle_result::CROSSHANDLE_UNSUPPORTED,
+    "the tensor is read-only, but processes that open shared memory may write it: share a copy",
+);
 
 /// Describes a part of memory as an array in DLPack's form, without a copy.
 ///
 /// The tensor keeps the memory open until the consumer calls its deleter. Memory that was opened
 /// read-only has the flag `DLPACK_FLAG_BITMASK_READ_ONLY`. The program orders accesses with events.
+///
+/// `context` must be a context of the memory's device, which the tensor names. The call does not
+/// check this.
 ///
 /// Errors: `CROSSHANDLE_INVALID_ARGUMENT` for an array that is not inside the memory, or has a
 /// negative size or stride.
@@ -218,9 +230,10 @@ impl Drop for Foreign {
 /// If the call succeeds, the result owns the tensor, and its deleter is called when no process uses
 /// the memory any more. Otherwise the caller still owns the tensor.
 ///
-/// Errors: `CROSSHANDLE_UNSUPPORTED` for a tensor in ordinary memory of the host, and for an
-/// allocation that the driver cannot share. `CROSSHANDLE_INVALID_ARGUMENT` for a tensor of another
-/// device or version, without elements, or with a negative stride. The caller closes the memory.
+/// Errors: `CROSSHANDLE_UNSUPPORTED` for a tensor in ordinary memory of the host, for a read-only
+/// tensor, and for an allocation that the driver cannot share. `CROSSHANDLE_INVALID_ARGUMENT` for a
+/// tensor of another device or version, without elements, or with a negative size or stride. The
+/// caller closes the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_memory_from_dlpack(
     context: *const crosshandle_context,
@@ -233,6 +246,9 @@ pub unsafe extern "C" fn crosshandle_memory_from_dlpack(
         let managed = given(tensor.cast_const().cast::<Managed>())?;
         if managed.version[0] != VERSION[0] {
             return Err(Failure::invalid("the tensor has another major version of DLPack"));
+        }
+        if managed.flags & READ_ONLY != 0 {
+            return Err(IS_READ_ONLY);
         }
         let device = context.device().info();
         let array = &managed.tensor;

@@ -49,9 +49,9 @@ pub enum crosshandle_result {
     CROSSHANDLE_OS = 17,
     /// A driver refused a call.
     CROSSHANDLE_DRIVER = 18,
-    /// The program has interrupted the call.
+    /// Reserved: C programs cannot interrupt a call yet.
     CROSSHANDLE_INTERRUPTED = 19,
-    /// The header and the library have different ABI versions.
+    /// Reserved: the linker and the loader refuse a library with another ABI version.
     CROSSHANDLE_WRONG_VERSION = 20,
     /// This library has a bug, whose description is on the standard error.
     CROSSHANDLE_PANIC = 21,

@@ -6,8 +6,6 @@ use crosshandle::handle::{ChannelHandle, HandleKind};
 use crosshandle::{EventHandle, MemoryHandle};
 use std::ffi::c_char;
 use std::fmt::Display;
-use std::io::Write;
-use std::slice;
 
 /// Size of a memory handle in bytes.
 pub const CROSSHANDLE_MEMORY_HANDLE_SIZE: usize = 104;
@@ -101,13 +99,18 @@ pub(crate) unsafe fn put_handle_text(
     if to.is_null() {
         return Err(Failure::NULL);
     }
-    // SAFETY: the caller's pointer is valid for writes of `size` bytes, which are zeroed first.
-    let mut to = unsafe {
-        to.write_bytes(0, size);
-        slice::from_raw_parts_mut(to.cast::<u8>(), size)
+    let text = format!("{handle}\0");
+    if size < text.len() {
+        return Err(Failure::invalid(
+            "the buffer needs CROSSHANDLE_HANDLE_TEXT_SIZE bytes",
+        ));
+    }
+    // SAFETY: the caller's pointer is valid for writes of `size` bytes, which hold the text.
+    unsafe {
+        to.cast::<u8>()
+            .copy_from_nonoverlapping(text.as_ptr(), text.len())
     };
-    let written = write!(to, "{handle}\0");
-    written.map_err(|_| Failure::invalid("the buffer needs CROSSHANDLE_HANDLE_TEXT_SIZE bytes"))
+    Ok(())
 }
 
 /// Checks `size` bytes that another process has sent, and copies them to a memory handle.

@@ -47,6 +47,10 @@ pub struct crosshandle_allocation_options {
 /// needs the program's data. A thread of the library may call it. It must not throw.
 pub type crosshandle_release = Option<unsafe extern "C" fn(user: *mut c_void)>;
 
+/// A function that the library calls with the program's `user` pointer as a command of a queue. A
+/// thread of the library calls it. It must not throw.
+pub type crosshandle_work = Option<unsafe extern "C" fn(user: *mut c_void)>;
+
 /// The program's data, which the program's function releases on drop.
 pub(crate) struct Owner {
     release: crosshandle_release,
@@ -292,7 +296,11 @@ pub unsafe extern "C" fn crosshandle_memory_read(
     to: *mut c_void,
     size: usize,
 ) -> crosshandle_result {
-    entry!(Ok(get(memory)?.read(offset, buffer(to.cast(), size)?)?))
+    entry! {
+        let bytes = get(memory)?.bytes()?;
+        let bytes = bytes.slice(offset..offset.saturating_add(size))?;
+        Ok(bytes.read(0, buffer(to.cast(), size)?)?)
+    }
 }
 
 /// Copies `size` bytes from `from` to byte `offset` of the memory, on the calling thread.

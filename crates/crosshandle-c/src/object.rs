@@ -9,12 +9,13 @@
 //! more than [`KEPT_CLOSED`] slots of its kind are closed, the one that was closed first.
 
 use crate::error::{Failure, Result};
+use crosshandle::adapter_support::PerProcess;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Number of closed slots of one kind that are not reused, so that their use is detected.
 const KEPT_CLOSED: usize = 64;
@@ -66,18 +67,24 @@ pub(crate) struct Slot<T> {
 // object that it closes.
 unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
-/// The closed slots of one kind, the one that was closed first in front.
-pub(crate) struct ClosedSlots<T: 'static>(Mutex<VecDeque<&'static Slot<T>>>);
+/// The closed slots of one kind, the one that was closed first in front. A forked child starts
+/// without any, because another thread of its parent may have held the lock.
+pub(crate) struct ClosedSlots<T: Send + Sync + 'static>(
+    PerProcess<Mutex<VecDeque<&'static Slot<T>>>>,
+);
 
-impl<T> ClosedSlots<T> {
+impl<T: Send + Sync> ClosedSlots<T> {
     pub(crate) const fn new() -> Self {
-        Self(Mutex::new(VecDeque::new()))
+        Self(PerProcess::new(Mutex::default))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<&'static Slot<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a slot for reuse.
     fn take(&self) -> Option<&'static Slot<T>> {
-        // A lock that was held during a fork stays locked in the child, so no thread waits for it.
-        let mut closed = self.0.try_lock().ok()?;
+        let mut closed = self.lock();
         match closed.len() > KEPT_CLOSED {
             true => closed.pop_front(),
             false => None,
@@ -85,9 +92,7 @@ impl<T> ClosedSlots<T> {
     }
 
     fn add(&self, slot: &'static Slot<T>) {
-        if let Ok(mut closed) = self.0.try_lock() {
-            closed.push_back(slot);
-        }
+        self.lock().push_back(slot);
     }
 }
 
@@ -225,6 +230,8 @@ impl<T> Drop for Entered<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+    use std::thread;
 
     struct Number {}
     object!(Number, u64, 0xf001, "number");
@@ -246,6 +253,29 @@ mod tests {
             assert_eq!(close(number).ok(), Some(Some(7)));
             assert_eq!(close::<Number>(std::ptr::null_mut()).ok(), Some(None));
         }
+    }
+
+    #[test]
+    fn threads_that_open_and_close_objects_lose_no_slots() {
+        struct Shared {}
+        object!(Shared, u64, 0xf004, "shared");
+        const THREADS: usize = 8;
+        let own = || -> BTreeSet<usize> {
+            let slots = (0..5000).map(|number| {
+                let object = open::<Shared>(number);
+                // SAFETY: the object is a slot, and only this thread uses it.
+                assert_eq!(unsafe { close(object) }.ok(), Some(Some(number)));
+                object.addr()
+            });
+            slots.collect()
+        };
+        let slots: BTreeSet<_> = thread::scope(|scope| {
+            let threads = [(); THREADS].map(|()| scope.spawn(own));
+            let slots = threads.map(|thread| thread.join().expect("no panic"));
+            slots.into_iter().flatten().collect()
+        });
+        // A thread makes a slot only while no more than the kept ones are closed.
+        assert!(slots.len() <= KEPT_CLOSED + THREADS, "{}", slots.len());
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use crate::boundary::{entry, entry_value, list, place, put, timeout};
 use crate::context::crosshandle_context;
-use crate::error::crosshandle_result;
+use crate::error::{Failure, crosshandle_result};
 use crate::event::{CROSSHANDLE_LATEST, CROSSHANDLE_SUBMITTED, crosshandle_event};
-use crate::memory::{Owner, crosshandle_memory, crosshandle_release};
+use crate::memory::{Owner, crosshandle_memory, crosshandle_release, crosshandle_work};
 use crate::native::native_object;
 use crate::object::{close, get, object, open};
 use crosshandle::memory::{Pitches, Region};
@@ -196,17 +196,21 @@ pub unsafe extern "C" fn crosshandle_queue_fill(
 /// Calls a function of the program with `user` on a thread of the library, after earlier work of
 /// the queue. Later work of an in-order queue waits until the function returns. It must not throw.
 ///
-/// If the command fails before its turn, the function is not called. Errors: those that the driver
-/// or the system reports at once.
+/// If the command fails before its turn, the function is not called. `release` may be null.
+/// Otherwise it is called with `user` once, after the last use of `user`: after the function, if
+/// the command fails, or if this call fails.
+///
+/// Errors: those that the driver or the system reports at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_queue_call(
     queue: *const crosshandle_queue,
-    function: crosshandle_release,
+    function: crosshandle_work,
+    release: crosshandle_release,
     user: *mut c_void,
 ) -> crosshandle_result {
     entry! {
-        let function = function.ok_or(crate::error::Failure::NULL)?;
-        let user = Owner::new(None, user);
+        let user = Owner::new(release, user);
+        let function = function.ok_or(Failure::NULL)?;
         let call = move || {
             function(user.pointer());
             Ok::<(), Infallible>(())

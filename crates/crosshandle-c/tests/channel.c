@@ -139,7 +139,10 @@ int main(void)
     EXPECT(CROSSHANDLE_OK, crosshandle_item_get_user(items[0], bytes, sizeof bytes, &length));
     CHECK(length == 5 && strcmp(bytes, "user") == 0);
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_item_get_array(items[0], &array));
+    strcpy(bytes, "kept");
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_item_read(items[0], 1, bytes, 9));
+    EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_item_read(items[0], 1, bytes, SIZE_MAX));
+    CHECK(strcmp(bytes, "kept") == 0);
     EXPECT(CROSSHANDLE_OK, crosshandle_consumer_receive(consumer, TIMEOUT, &items[1]));
     EXPECT(CROSSHANDLE_OK, crosshandle_item_get_array(items[1], &array));
     CHECK(array.dimensions == 2 && array.shape[0] == 3 && array.shape[1] == 4);
@@ -184,6 +187,16 @@ int main(void)
     for (int count = 0; count < 100; count++) {
         EXPECT(CROSSHANDLE_OK, crosshandle_producer_reserve(producer, &slots[0]));
         EXPECT(CROSSHANDLE_OK, crosshandle_slot_close(slots[0]));
+    }
+
+    /* An item that is released with a wrong queue is closed, and its slot is free. */
+    for (int count = 0; count < 20; count++) {
+        EXPECT(CROSSHANDLE_OK, crosshandle_producer_send(producer, "lost", 5, 0, NULL));
+        EXPECT(CROSSHANDLE_OK, crosshandle_consumer_receive(consumer, 0, &items[0]));
+        crosshandle_queue *wrong = count % 2 == 0 ? NULL : (crosshandle_queue *)memory;
+        crosshandle_result refused = count % 2 == 0 ? CROSSHANDLE_NULL : CROSSHANDLE_WRONG_OBJECT;
+        EXPECT(refused, crosshandle_item_release_on(items[0], wrong));
+        EXPECT(CROSSHANDLE_CLOSED, crosshandle_item_close(items[0]));
     }
 
     /* Only one thread at a time uses a consumer. */

@@ -2,6 +2,8 @@
 
 #include "check.h"
 
+#include <string.h>
+
 typedef struct {
     void *data;
     int32_t device_type, device_id, ndim;
@@ -68,7 +70,11 @@ int main(void)
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_memory_to_dlpack(memory, context, &layout, &pitched));
     shape[0] = -1;
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_memory_to_dlpack(memory, context, &layout, &pitched));
+    shape[0] = 0;
+    shape[1] = -5;
+    EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_memory_to_dlpack(memory, context, &layout, &pitched));
     shape[0] = 4;
+    shape[1] = 6;
     layout.type_bits = 4;
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_memory_to_dlpack(memory, context, &layout, &pitched));
     layout.dimensions = 1000;
@@ -80,6 +86,10 @@ int main(void)
     own.tensor = (tensor){.data = elements, .device_type = 1, .ndim = 2, .code = 2, .bits = 32, .lanes = 1, .shape = shape};
     crosshandle_memory *shared;
     EXPECT(CROSSHANDLE_UNSUPPORTED, crosshandle_memory_from_dlpack(context, &own, &shared));
+    own.flags = 1;
+    EXPECT(CROSSHANDLE_UNSUPPORTED, crosshandle_memory_from_dlpack(context, &own, &shared));
+    CHECK(strstr(crosshandle_error_message(), "the tensor is read-only"));
+    own.flags = 0;
     own.tensor.device_type = 2;
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_memory_from_dlpack(context, &own, &shared));
     own.major = 2;

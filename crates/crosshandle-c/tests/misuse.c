@@ -71,6 +71,10 @@ int main(void)
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_memory_read(memory, 1, &read, sizeof read));
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT,
            crosshandle_memory_write(memory, SIZE_MAX, &word, sizeof word));
+    /* Sizes that no object has. A failed call writes nothing. */
+    EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_memory_read(memory, 0, &read, SIZE_MAX));
+    EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_memory_write(memory, 0, &word, SIZE_MAX));
+    CHECK(read == word);
     EXPECT(CROSSHANDLE_NULL, crosshandle_memory_write(memory, 0, NULL, 1));
     CHECK(crosshandle_memory_data(NULL) == NULL && crosshandle_memory_size(NULL) == 0);
 
@@ -81,7 +85,13 @@ int main(void)
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_memory_get_handle_at(memory, 8, &memory_handle));
     EXPECT(CROSSHANDLE_OK,
            crosshandle_memory_get_handle(memory, CROSSHANDLE_READ_ONLY, &memory_handle));
+    strcpy(text, "kept");
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_memory_handle_to_text(&memory_handle, text, 10));
+    CHECK(strcmp(text, "kept") == 0);
+    EXPECT(CROSSHANDLE_BAD_HANDLE,
+           crosshandle_memory_handle_from_bytes(memory_handle.bytes, 10, &memory_handle));
+    EXPECT(CROSSHANDLE_INVALID_ARGUMENT,
+           crosshandle_memory_handle_from_bytes(memory_handle.bytes, SIZE_MAX, &memory_handle));
     EXPECT(CROSSHANDLE_OK, crosshandle_memory_handle_to_text(&memory_handle, text, sizeof text));
     EXPECT(CROSSHANDLE_BAD_HANDLE, crosshandle_event_handle_from_text(text, &event_handle));
     EXPECT(CROSSHANDLE_BAD_HANDLE, crosshandle_event_handle_from_text("", &event_handle));

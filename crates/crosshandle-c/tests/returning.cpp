@@ -17,6 +17,11 @@ using namespace std::chrono_literals;
         } \
     } while (0)
 
+// A condition must not confuse the value with the success of the call.
+static_assert(!std::is_constructible_v<bool, xh::outcome<bool>>);
+static_assert(!std::is_constructible_v<bool, xh::outcome<std::optional<xh::item>>>);
+static_assert(std::is_constructible_v<bool, xh::outcome<xh::memory>>);
+
 int main()
 {
     auto missing = xh::context::create("nowhere");
@@ -35,13 +40,17 @@ int main()
     CHECK(!refused && refused.error().code() == CROSSHANDLE_NULL);
 
     auto late = moved.wait_for(1ms);
-    CHECK(late && !late.value());
+    CHECK(late.has_value() && !late.value());
+    const auto &constant = late;
+    CHECK(!*constant && !constant.value());
     CHECK(*moved.signal() == 1);
     CHECK(*moved.wait_until(std::chrono::steady_clock::now() + 30s));
     CHECK(*moved.wait_for(std::chrono::hours::max()));
     CHECK(moved.wait());
 
-    auto text = memory.handle()->text();
+    const auto made = memory.handle();
+    CHECK(made->size() == CROSSHANDLE_MEMORY_HANDLE_SIZE);
+    auto text = made->text();
     CHECK(text);
     auto handle = xh::memory_handle::from_text(*text);
     CHECK(handle);

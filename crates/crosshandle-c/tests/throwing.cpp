@@ -62,6 +62,16 @@ int main()
     CHECK(next->second.message.find("no power") != std::string::npos);
     CHECK(code_of([&] { event.wait(1); }) == CROSSHANDLE_COMMAND_FAILED);
 
+    // A callback without a function is an error, and a detached one is called.
+    CHECK(code_of([&] { static_cast<void>(event.on_signal(2, {})); }) == CROSSHANDLE_NULL);
+    auto detached = std::make_shared<std::promise<xh::signal_result>>();
+    auto second = detached->get_future();
+    auto signalled = context.create_event();
+    signalled.on_signal(1, [detached](xh::signal_result received) { detached->set_value(received); })
+        .detach();
+    signalled.signal();
+    CHECK(second.wait_for(30s) == std::future_status::ready && second.get());
+
     auto queue = context.create_queue();
     auto start = context.create_event();
     queue.wait(start);

@@ -115,6 +115,12 @@ static void raise_flag(void *user)
     *(bool *)user = true;
 }
 
+/* The release function of `raise_flag`, which must come first unless that is not called. */
+static void raise_second(void *user)
+{
+    ((bool *)user)[1] = true;
+}
+
 static void queues(crosshandle_context *context)
 {
     crosshandle_queue *queue;
@@ -128,14 +134,14 @@ static void queues(crosshandle_context *context)
     memset(crosshandle_memory_host_data(memory[1]), 0, 64);
 
     /* Nothing runs before the signal. */
-    bool flag = false, finished = true;
+    bool flags[2] = {false, false}, finished = true;
     uint16_t pattern = 0x1234;
     uint64_t value = 0;
     EXPECT(CROSSHANDLE_OK, crosshandle_queue_wait(queue, start, CROSSHANDLE_LATEST));
     EXPECT(CROSSHANDLE_OK, crosshandle_queue_fill(queue, memory[0], 0, 64, &pattern, 2));
     EXPECT(CROSSHANDLE_OK, crosshandle_queue_copy(queue, memory[1], 8, memory[0], 0, 8));
     EXPECT(CROSSHANDLE_OK, crosshandle_queue_copy_rows(queue, memory[1], 32, 8, memory[0], 0, 16, 4, 2));
-    EXPECT(CROSSHANDLE_OK, crosshandle_queue_call(queue, raise_flag, &flag));
+    EXPECT(CROSSHANDLE_OK, crosshandle_queue_call(queue, raise_flag, raise_second, flags));
     EXPECT(CROSSHANDLE_OK, crosshandle_queue_signal(queue, done, &value));
     EXPECT(CROSSHANDLE_OK, crosshandle_queue_flush(queue));
     EXPECT(CROSSHANDLE_OK, crosshandle_queue_try_finish(queue, &finished));
@@ -144,7 +150,7 @@ static void queues(crosshandle_context *context)
     EXPECT(CROSSHANDLE_OK, crosshandle_event_signal(start, NULL));
     EXPECT(CROSSHANDLE_OK, crosshandle_event_wait(done, 1, TIMEOUT));
     EXPECT(CROSSHANDLE_OK, crosshandle_queue_finish(queue, TIMEOUT));
-    CHECK(flag);
+    CHECK(flags[0] && flags[1]);
     const uint16_t *copy = crosshandle_memory_host_data(memory[1]);
     for (int index = 0; index < 32; index++) {
         bool filled = (index >= 4 && index < 8) || index == 16 || index == 17 || index == 20 || index == 21;
@@ -154,8 +160,11 @@ static void queues(crosshandle_context *context)
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT,
            crosshandle_queue_copy(queue, memory[1], 8, memory[0], SIZE_MAX, 8));
     EXPECT(CROSSHANDLE_INVALID_ARGUMENT, crosshandle_queue_fill(queue, memory[0], 0, 3, &pattern, 2));
-    EXPECT(CROSSHANDLE_NULL, crosshandle_queue_call(queue, NULL, NULL));
-    EXPECT(CROSSHANDLE_UNSUPPORTED, crosshandle_queue_adopt(context, &flag, &queue));
+    EXPECT(CROSSHANDLE_NULL, crosshandle_queue_call(queue, NULL, NULL, NULL));
+    flags[0] = flags[1] = false;
+    EXPECT(CROSSHANDLE_NULL, crosshandle_queue_call(NULL, raise_flag, raise_second, flags));
+    CHECK(!flags[0] && flags[1]);
+    EXPECT(CROSSHANDLE_UNSUPPORTED, crosshandle_queue_adopt(context, flags, &queue));
     CHECK(crosshandle_queue_native(queue) == NULL && crosshandle_context_native(context) == NULL);
 
     /* A wait for several events. */
