@@ -156,6 +156,11 @@ impl<'a, P: Platform> Channel<'a, P> {
         Position(self.position(number).load(Ordering::SeqCst))
     }
 
+    /// Returns whether a word shows that its item `number` was not published yet.
+    fn is_unpublished(&self, position: Position, number: u64) -> bool {
+        position.distance(number) == -(self.shape.depth() as i32)
+    }
+
     fn load_slot(&self, slot: u16) -> SlotState {
         SlotState(self.slots[usize::from(slot)].load(Ordering::SeqCst))
     }

@@ -79,8 +79,9 @@ impl Position {
         self.0 >> Self::NUMBER_SHIFT == other.0 >> Self::NUMBER_SHIFT && self.slot() == other.slot()
     }
 
-    /// Returns the difference between the word's number and `number`. It is 0 if the word holds
-    /// that item, and negative if the item was not published yet.
+    /// Returns the difference between the word's number and `number`, wrapped to 23 bits. It is 0
+    /// if the word holds that item, and minus the depth if the item was not published yet. If later
+    /// items have replaced the item, the difference can have any value, even a negative one.
     pub(super) const fn distance(self, number: u64) -> i32 {
         let difference = (self.0 >> Self::NUMBER_SHIFT).wrapping_sub(number) as u32;
         ((difference << 9) as i32) >> 9
