@@ -347,8 +347,10 @@ impl ChannelControl {
     }
 
     /// Watches the processes of all other members, so that their deaths are noticed at once. Cheap
-    /// if they are watched already.
-    pub fn watch_peers(self: &Arc<Self>) {
+    /// if they are watched already. Returns `false` if some were not, because their processes may
+    /// have ended before this call.
+    pub fn watch_peers(self: &Arc<Self>) -> bool {
+        let mut were_watched = true;
         let mut watches = self.watches.lock();
         for role in [ChannelRole::Producer, ChannelRole::Consumer] {
             for key in self.living(role) {
@@ -359,6 +361,7 @@ impl ChannelControl {
                 if key.owner == self.owner || is_watched {
                     continue;
                 }
+                were_watched = false;
                 let Some(pidfd) = self.pidfd_of(role, key) else {
                     continue;
                 };
@@ -378,6 +381,7 @@ impl ChannelControl {
                 }
             }
         }
+        were_watched
     }
 }
 
@@ -475,24 +479,33 @@ impl Source for WatchedPeer {
 
     fn ready(&self, _: Registration) -> Next {
         if let Some(control) = self.control.upgrade() {
-            control.remove_dead();
+            control.words.remove_dead(&Living(&control));
+            // Another survivor may have ended the dead process's memberships before.
+            control.report_departure();
         }
         Next::Forget
+    }
+}
+
+/// The view of a process that looks which members are alive.
+struct Living<'a>(&'a ChannelControl);
+
+impl Peers for Living<'_> {
+    fn is_dead(&self, owner: u16) -> bool {
+        self.0.is_dead(owner)
     }
 }
 
 impl ChannelControl {
     /// Ends the memberships of dead processes, and reports them.
     pub fn remove_dead(&self) {
-        struct Living<'a>(&'a ChannelControl);
-        impl Peers for Living<'_> {
-            fn is_dead(&self, owner: u16) -> bool {
-                self.0.is_dead(owner)
-            }
+        if self.words.remove_dead(&Living(self)) {
+            self.report_departure();
         }
-        if self.words.remove_dead(&Living(self))
-            && let Some(departed) = self.departed.get()
-        {
+    }
+
+    fn report_departure(&self) {
+        if let Some(departed) = self.departed.get() {
             departed();
         }
     }

@@ -412,7 +412,9 @@ impl Consumer {
                 event
             }
         };
-        core.control.watch_peers();
+        if !core.control.watch_peers() {
+            core.control.remove_dead();
+        }
         let next = event.submitted() + 1;
         core.control.arm(ChannelRole::Consumer, self.shared.key);
         Ok((event, next))

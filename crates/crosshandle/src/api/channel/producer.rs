@@ -112,6 +112,8 @@ impl Producer {
             has_returned: AtomicBool::new(false),
         });
         core.write_card(ChannelRole::Producer, state.key(), None, None)?;
+        // Consumers that already wait have to watch this process.
+        core.wake_armed(ChannelRole::Consumer);
         Ok(Self {
             state,
             shared,
@@ -314,7 +316,9 @@ impl Producer {
             }
         };
         let core = &self.shared.core;
-        core.control.watch_peers();
+        if !core.control.watch_peers() {
+            core.control.remove_dead();
+        }
         let next = event.submitted() + 1;
         core.control.arm(ChannelRole::Producer, self.shared.key);
         Ok((event, next))
