@@ -46,7 +46,8 @@ pub enum ChannelRole {
 /// What other processes need to know about a member.
 #[repr(C, align(64))]
 struct Card {
-    /// Generation of the member that wrote the card, with [`COMPLETE`], or 0 while it is written.
+    /// Generation of the member that wrote the card, with [`COMPLETE`], or 0 while it is written
+    /// for the first time.
     stamp: AtomicU64,
     pid: AtomicU64,
     /// The PID namespace of `pid`, as an inode number.
@@ -279,19 +280,22 @@ impl ChannelControl {
         cards.get(usize::from(index))
     }
 
-    /// Writes the card of a member of this process.
+    /// Writes the card of a member of this process. The member may write it again to add words that
+    /// were 0. Other processes can read the other words meanwhile.
     pub fn write_card(&self, role: ChannelRole, key: MemberKey, words: &[u64; CARD_WORDS]) {
         let Some(card) = self.card(role, key.index) else {
             return;
         };
-        card.stamp.store(0, Ordering::SeqCst);
+        let stamp = u64::from(key.generation) | COMPLETE;
+        if card.stamp.load(Ordering::SeqCst) != stamp {
+            card.stamp.store(0, Ordering::SeqCst);
+        }
         card.pid.store(process::pid().into(), Ordering::Relaxed);
         card.namespace.store(self.namespace, Ordering::Relaxed);
         for (place, word) in card.words.iter().zip(words) {
             place.store(*word, Ordering::Relaxed);
         }
-        card.stamp
-            .store(u64::from(key.generation) | COMPLETE, Ordering::SeqCst);
+        card.stamp.store(stamp, Ordering::SeqCst);
     }
 
     /// Returns the words of a member's card, or `None` if the member has not written them yet.

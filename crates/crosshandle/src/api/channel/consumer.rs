@@ -101,6 +101,7 @@ impl Consumer {
             wake: Default::default(),
             writing: Default::default(),
         });
+        core.begin_unarmed(ChannelRole::Consumer, shared.key);
         shared.write_card()?;
         Ok(Self {
             state,

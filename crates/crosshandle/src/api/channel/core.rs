@@ -267,6 +267,13 @@ impl ChannelCore {
         Ok(event)
     }
 
+    /// Clears the request of a former member in the place of a new one.
+    pub(super) fn begin_unarmed(&self, role: ChannelRole, key: MemberKey) {
+        if self.control.armed_members(role) & (1 << key.index) != 0 {
+            self.control.disarm(role, key.index);
+        }
+    }
+
     /// Signals the members of a role that wait for a wake, if there are any. The caller has changed
     /// the words before.
     #[inline]
@@ -282,10 +289,16 @@ impl ChannelCore {
         while armed != 0 {
             let index = armed.trailing_zeros() as u8;
             armed &= armed - 1;
-            let Some(key) = self.control.member(role, index) else {
+            let mut member = self.control.member(role, index);
+            if member.is_none() {
                 self.control.disarm(role, index);
-                continue;
-            };
+                // A member that has joined in the meantime may have set the bit.
+                member = self.control.member(role, index);
+                if let Some(key) = member {
+                    self.control.arm(role, key);
+                }
+            }
+            let Some(key) = member else { continue };
             // The bit stays set until the member itself clears it. If this process dies before it
             // signals, the next one that changes the words signals.
             let woken = self

@@ -111,6 +111,7 @@ impl Producer {
             returned: Mutex::default(),
             has_returned: AtomicBool::new(false),
         });
+        core.begin_unarmed(ChannelRole::Producer, state.key());
         core.write_card(ChannelRole::Producer, state.key(), None, None)?;
         // Consumers that already wait have to watch this process.
         core.wake_armed(ChannelRole::Consumer);
