@@ -52,6 +52,7 @@ pub use consumer::{Consumer, Item, Received};
 pub use members::{Member, MemberKey, Peers, Presence};
 pub use producer::Producer;
 pub use shape::{Delivery, MAX_HELD, MAX_MEMBERS, Shape, WhenFull};
+pub use waiting::LIVENESS_INTERVAL;
 pub use words::Head;
 
 use crate::platform::{Atomic, Ordering, Platform};

@@ -6,7 +6,7 @@ use crate::api::command::Command;
 use crate::api::event::{Event, Notifier, Reached};
 use crate::api::memory::MemoryRange;
 use crate::api::queue::Queue;
-use crosshandle_events::channel::{self, MemberKey, Presence, Received};
+use crosshandle_events::channel::{self, ChannelError, MemberKey, Presence, Received};
 use crosshandle_ipc::channel::ChannelRole;
 use crosshandle_types::SharedBytes;
 use crosshandle_types::error::{ChannelFault, Error, Result};
@@ -220,7 +220,12 @@ impl Consumer {
         let received = core
             .words()
             .receive(&mut self.state, core, deadline.instant());
-        let item = received.map_err(|error| ChannelCore::error(error, RECEIVING))?;
+        let item = received.map_err(|error| {
+            if error == ChannelError::TimedOut {
+                core.look_for_deaths();
+            }
+            ChannelCore::error(error, RECEIVING)
+        })?;
         core.wake_armed(ChannelRole::Producer);
         self.wrap(item)
     }
@@ -239,7 +244,10 @@ impl Consumer {
                         core.wake_armed(ChannelRole::Producer);
                         self.wrap(item)?
                     }
-                    Received::Empty => return self.end_or_last(),
+                    Received::Empty => {
+                        core.look_for_deaths();
+                        return self.end_or_last();
+                    }
                 }
             }
         };

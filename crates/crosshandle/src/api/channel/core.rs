@@ -6,15 +6,17 @@ use crate::api::context::Context;
 use crate::api::event::{Event, EventOptions};
 use crate::api::memory::{Memory, MemoryRange};
 use crate::api::queue::Queue;
-use crosshandle_events::channel::{Channel, ChannelError, MemberKey, Peers};
+use crosshandle_events::channel::{Channel, ChannelError, LIVENESS_INTERVAL, MemberKey, Peers};
 use crosshandle_handle::EventHandle;
 use crosshandle_ipc::channel::{CARD_WORDS, ChannelControl, ChannelRole};
 use crosshandle_ipc::platform::Os;
 use crosshandle_os::fork::Birth;
+use crosshandle_os::process;
 use crosshandle_os::socket::interrupt;
 use crosshandle_types::error::{ChannelFault, Error, Result};
 use crosshandle_types::sync::{HashMap, Mutex};
 use crosshandle_types::{Access, AllocationOptions, MemoryKind, SharedBytes};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The events of a member, as an index of its card's halves.
@@ -48,6 +50,8 @@ pub(super) struct ChannelCore {
     transfer: Mutex<Option<Transfer>>,
     /// The events of this process's members that are signalled when another process dies.
     own_wakes: Mutex<Vec<Weak<Event>>>,
+    /// When a call that did not sleep looked for deaths, by the system's monotonic clock.
+    looked_for_deaths: AtomicU64,
     birth: Birth,
 }
 
@@ -78,6 +82,7 @@ impl ChannelCore {
             opened: Mutex::default(),
             transfer: Mutex::default(),
             own_wakes: Mutex::default(),
+            looked_for_deaths: AtomicU64::new(0),
             birth: Birth::here(),
         });
         let weak = Arc::downgrade(&core);
@@ -307,6 +312,17 @@ impl ChannelCore {
             if let Err(error) = woken {
                 tracing::debug!(%error, "a member of a channel cannot be woken");
             }
+        }
+    }
+
+    /// Ends the memberships of dead processes from time to time, for programs whose calls never
+    /// sleep. A sleep does so by itself.
+    pub(super) fn look_for_deaths(&self) {
+        let now = process::monotonic_nanoseconds();
+        let looked = self.looked_for_deaths.load(Ordering::Relaxed);
+        if u128::from(now.saturating_sub(looked)) >= LIVENESS_INTERVAL.as_nanos() {
+            self.looked_for_deaths.store(now, Ordering::Relaxed);
+            self.control.remove_dead();
         }
     }
 

@@ -10,7 +10,7 @@ use super::layout::{ArrayLayout, ItemHead, USER_BYTES};
 use crate::api::event::{Event, Reached};
 use crate::api::memory::MemoryRange;
 use crate::api::queue::Queue;
-use crosshandle_events::channel::{self, MemberKey};
+use crosshandle_events::channel::{self, ChannelError, MemberKey};
 use crosshandle_ipc::channel::ChannelRole;
 use crosshandle_os::process;
 use crosshandle_types::SharedBytes;
@@ -253,7 +253,12 @@ impl Producer {
         let number = core
             .words()
             .publish(&mut self.state, slot.slot, core, deadline.instant())
-            .map_err(|error| ChannelCore::error(error, PUBLISHING))?;
+            .map_err(|error| {
+                if error == ChannelError::TimedOut {
+                    core.look_for_deaths();
+                }
+                ChannelCore::error(error, PUBLISHING)
+            })?;
         slot.is_published = true;
         core.wake_armed(ChannelRole::Consumer);
         Ok(number)
