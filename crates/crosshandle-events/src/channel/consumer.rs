@@ -138,6 +138,21 @@ impl<P: Platform> Channel<'_, P> {
         Err(ChannelError::Corrupt)
     }
 
+    /// Returns whether an item is waiting. Another consumer of a queue may take it at once.
+    pub fn has_item(&self, consumer: &Consumer) -> bool {
+        let number = self.next_number(consumer);
+        let word = self.load_position(number);
+        let is_taken = word.is_taken() && word.distance(number) == 0;
+        !is_taken && !self.is_unpublished(word, number)
+    }
+
+    fn next_number(&self, consumer: &Consumer) -> u64 {
+        match self.shape.delivery() {
+            Delivery::Queue => self.head.head.load(Ordering::Acquire),
+            Delivery::Broadcast => consumer.cursor,
+        }
+    }
+
     /// Receives the next item, and waits for it until the deadline.
     ///
     /// # Errors
@@ -151,10 +166,7 @@ impl<P: Platform> Channel<'_, P> {
         deadline: Option<P::Instant>,
     ) -> Result<Item, ChannelError> {
         loop {
-            let number = match self.shape.delivery() {
-                Delivery::Queue => self.head.head.load(Ordering::Acquire),
-                Delivery::Broadcast => consumer.cursor,
-            };
+            let number = self.next_number(consumer);
             // A departure changes the word after the list of producers, so one of the two shows it.
             // A producer may publish an item before it leaves, so the attempt comes last.
             let seen = self.load_position(number);

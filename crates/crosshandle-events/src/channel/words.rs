@@ -8,10 +8,10 @@ use crate::platform::Platform;
 pub struct Head<P: Platform> {
     /// Number of the next item.
     pub(super) tail: P::AtomicU64,
-    _producers_line: [u64; 7],
+    _producers_line: [P::AtomicU64; 7],
     /// Number of the next item that no consumer of a queue has taken.
     pub(super) head: P::AtomicU64,
-    _consumers_line: [u64; 7],
+    _consumers_line: [P::AtomicU64; 7],
 }
 
 impl<P: Platform> Default for Head<P> {
@@ -19,9 +19,9 @@ impl<P: Platform> Default for Head<P> {
         use crate::platform::Atomic;
         Self {
             tail: P::AtomicU64::new(0),
-            _producers_line: [0; 7],
+            _producers_line: std::array::from_fn(|_| P::AtomicU64::new(0)),
             head: P::AtomicU64::new(0),
-            _consumers_line: [0; 7],
+            _consumers_line: std::array::from_fn(|_| P::AtomicU64::new(0)),
         }
     }
 }

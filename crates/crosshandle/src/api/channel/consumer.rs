@@ -152,10 +152,18 @@ impl Consumer {
     /// # Errors
     /// As [`receive_timeout`](Self::receive_timeout).
     pub fn receive_latest(&mut self, timeout: Duration) -> Result<Item> {
-        let mut latest = self.receive_timeout(timeout)?;
+        let deadline = Deadline::after(timeout);
+        let mut latest = self.receive_by(deadline)?;
         loop {
             match self.try_receive() {
                 Ok(Some(newer)) => latest = newer,
+                // A consumer that can hold no other item drops this one first.
+                Err(Error::Channel(ChannelFault::TooManyHeld))
+                    if self.shared.core.words().has_item(&self.state) =>
+                {
+                    drop(latest);
+                    latest = self.receive_by(deadline)?;
+                }
                 Ok(None) | Err(Error::Channel(_)) => return Ok(latest),
                 Err(error) => return Err(error),
             }
@@ -431,7 +439,8 @@ impl Consumer {
 
     fn disarm(&self) {
         let shared = &self.shared;
-        if self.notifier.is_none() {
+        // After a fork the request belongs to the parent.
+        if self.notifier.is_none() && !shared.core.is_inherited() {
             let control = &shared.core.control;
             control.disarm(ChannelRole::Consumer, shared.key.index);
         }

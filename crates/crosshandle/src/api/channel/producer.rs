@@ -305,6 +305,7 @@ impl Producer {
             producer: self,
             slot: Some(slot),
             awaited: None,
+            is_armed: false,
         }
     }
 
@@ -360,6 +361,23 @@ pub struct Publishing<'a> {
     producer: &'a mut Producer,
     slot: Option<Slot>,
     awaited: Option<Reached>,
+    /// Whether consumers signal the producer.
+    is_armed: bool,
+}
+
+impl Publishing<'_> {
+    fn disarm(&mut self) {
+        // After a fork the request belongs to the parent.
+        if std::mem::take(&mut self.is_armed) && !self.producer.shared.core.is_inherited() {
+            self.producer.disarm();
+        }
+    }
+}
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        self.disarm();
+    }
 }
 
 impl Future for Publishing<'_> {
@@ -380,13 +398,20 @@ impl Future for Publishing<'_> {
                     error: Error::TimedOut(_),
                     slot,
                 }) => slot,
-                result => return Poll::Ready(result),
+                result => {
+                    this.disarm();
+                    return Poll::Ready(result);
+                }
             };
             let armed = this.producer.arm();
             let (event, next) = match armed {
                 Ok(armed) => armed,
-                Err(error) => return Poll::Ready(Err(Unpublished { error, slot })),
+                Err(error) => {
+                    this.disarm();
+                    return Poll::Ready(Err(Unpublished { error, slot }));
+                }
             };
+            this.is_armed = true;
             // A consumer may have made room before it could see the request.
             match this.producer.try_publish(slot) {
                 Err(Unpublished {
@@ -394,7 +419,7 @@ impl Future for Publishing<'_> {
                     slot,
                 }) => this.slot = Some(slot),
                 result => {
-                    this.producer.disarm();
+                    this.disarm();
                     return Poll::Ready(result);
                 }
             }
