@@ -85,6 +85,10 @@ pub struct Item {
     ready: Option<(Event, u64)>,
 }
 
+/// Tokens of the signals that make the descriptor readable: of a producer, and of the commands that
+/// produce a pending item.
+const WAKE: u64 = 0;
+const COMPLETION: u64 = 1;
 const RECEIVING: &str = "waiting for an item of a channel";
 
 impl Consumer {
@@ -399,8 +403,9 @@ impl Consumer {
     fn notify(&self, event: &Event, next: u64) -> Result<()> {
         let notifier = self.notifier.as_ref().expect("the caller has checked");
         while notifier.next().is_some() {}
-        notifier.remove(0);
-        notifier.add(event, next, 0)
+        notifier.remove(WAKE);
+        notifier.remove(COMPLETION);
+        notifier.add(event, next, WAKE)
     }
 
     /// Asks producers to make the descriptor readable, and looks again.
@@ -408,6 +413,12 @@ impl Consumer {
         let (event, next) = self.arm()?;
         self.notify(&event, next)?;
         let looked = self.look();
+        if let Some(pending) = &self.pending
+            && let Some((event, number)) = &pending.ready
+        {
+            let notifier = self.notifier.as_ref().expect("the caller has checked");
+            notifier.add(event, *number, COMPLETION)?;
+        }
         if !matches!(looked, Ok(None)) {
             // The loop continues until there is no item, so the descriptor stays readable.
             let _ = event.signal();
