@@ -514,3 +514,43 @@ impl ChannelControl {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosshandle_events::channel::{Delivery, WhenFull};
+
+    struct Alone;
+
+    impl Peers for Alone {
+        fn is_dead(&self, _: u16) -> bool {
+            false
+        }
+    }
+
+    /// The words of the ring have only 23 bits of a number.
+    #[test]
+    fn a_consumer_that_is_far_behind_receives_the_oldest_item() {
+        const DEPTH: u32 = 4;
+        const ITEMS: u64 = (1 << 22) + 100;
+        let (delivery, when_full) = (Delivery::Broadcast, WhenFull::DropOldest);
+        let shape = Shape::new(delivery, when_full, DEPTH, (1, 1), (1, 1)).expect("valid");
+        let words = |number: usize| Vec::from_iter((0..number).map(|_| AtomicU64::new(0)));
+        let (ring, slots) = (words(DEPTH as usize), words(shape.slots().into()));
+        let (head, producers, consumers) =
+            (Head::default(), [Member::default()], [Member::default()]);
+        let channel = Channel::<Os>::new(shape, &head, &ring, &slots, &producers, &consumers);
+        let channel = channel.expect("the parts match the shape");
+        channel.initialise();
+        let mut producer = channel.join_producer(1, &Alone).expect("a place");
+        let mut consumer = channel.join_consumer(2, &Alone).expect("a place");
+        for _ in 0..ITEMS {
+            let slot = channel.reserve(&mut producer, &Alone).expect("a slot");
+            let published = channel.publish(&mut producer, slot, &Alone, None);
+            published.expect("never full");
+        }
+        let item = channel.receive(&mut consumer, &Alone, None);
+        assert_eq!(item.expect("an item").number(), ITEMS - u64::from(DEPTH));
+        assert_eq!(consumer.lost(), ITEMS - u64::from(DEPTH));
+    }
+}
