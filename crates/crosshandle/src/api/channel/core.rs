@@ -18,6 +18,7 @@ use crosshandle_types::sync::{HashMap, Mutex};
 use crosshandle_types::{Access, AllocationOptions, MemoryKind, SharedBytes};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// The events of a member, as an index of its card's halves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +35,11 @@ const EVENT_WORDS: usize = CARD_WORDS / 2;
 /// The events of other members that this process has opened, with the members' generations.
 type OpenedEvents = HashMap<(bool, u8, MemberEvent), (u32, Event)>;
 
+/// Longest time for which a producer that reserves a slot waits for a consumer's answer.
+const RESERVING_LIMIT: Duration = Duration::from_millis(1);
+/// Time after a missing answer in which no producer asks the same consumer.
+const UNANSWERED_INTERVAL: Duration = Duration::from_secs(1);
+
 pub(super) struct ChannelCore {
     pub(super) context: Context,
     pub(super) plan: Plan,
@@ -47,6 +53,9 @@ pub(super) struct ChannelCore {
     /// Keeps the memory of a new channel exported.
     pub(super) _companion: Context,
     opened: Mutex<OpenedEvents>,
+    /// Consumers that did not answer a producer in time: their generations, and the end of the
+    /// interval.
+    unanswered: Mutex<HashMap<u8, (u32, Instant)>>,
     transfer: Mutex<Option<Transfer>>,
     /// The events of this process's members that are signalled when another process dies.
     own_wakes: Mutex<Vec<Weak<Event>>>,
@@ -80,6 +89,7 @@ impl ChannelCore {
             words_memory,
             _companion: companion,
             opened: Mutex::default(),
+            unanswered: Mutex::default(),
             transfer: Mutex::default(),
             own_wakes: Mutex::default(),
             looked_for_deaths: AtomicU64::new(0),
@@ -252,6 +262,39 @@ impl ChannelCore {
         key: MemberKey,
         which: MemberEvent,
     ) -> Result<Event> {
+        self.event_by(role, key, which, |handle| self.context.open_event(handle))
+    }
+
+    /// Returns a consumer's event, without a long wait for the consumer's process.
+    fn event_of_releases(&self, key: MemberKey) -> Result<Event> {
+        let (role, which) = (ChannelRole::Consumer, MemberEvent::Work);
+        self.event_by(role, key, which, |handle| {
+            const OPENING: &str = "opening an event of a channel's consumer";
+            let unanswered = self.unanswered.lock().get(&key.index).copied();
+            if let Some((generation, end)) = unanswered
+                && generation == key.generation
+                && Instant::now() < end
+            {
+                return Err(Error::TimedOut(OPENING));
+            }
+            let opened = self.context.open_event_timeout(handle, RESERVING_LIMIT);
+            if opened.is_err() {
+                let end = Instant::now() + UNANSWERED_INTERVAL;
+                self.unanswered
+                    .lock()
+                    .insert(key.index, (key.generation, end));
+            }
+            opened
+        })
+    }
+
+    fn event_by(
+        &self,
+        role: ChannelRole,
+        key: MemberKey,
+        which: MemberEvent,
+        open: impl FnOnce(&EventHandle) -> Result<Event>,
+    ) -> Result<Event> {
         let place = (role == ChannelRole::Producer, key.index, which);
         if let Some((generation, event)) = self.opened.lock().get(&place)
             && *generation == key.generation
@@ -265,7 +308,7 @@ impl ChannelCore {
         };
         let bytes: Vec<u8> = half.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let handle = EventHandle::from_bytes(&bytes[..size_of::<EventHandle>()])?;
-        let event = self.context.open_event(&handle)?;
+        let event = open(&handle)?;
         let opened = (key.generation, event.clone());
         let former = self.opened.lock().insert(place, opened);
         drop(former);
@@ -364,9 +407,10 @@ impl Peers for ChannelCore {
     }
 
     fn is_complete(&self, consumer: MemberKey, number: u64) -> bool {
-        match self.event_of(ChannelRole::Consumer, consumer, MemberEvent::Work) {
+        match self.event_of_releases(consumer) {
             // A failed signal also means that the commands have ended.
             Ok(event) => !matches!(event.try_wait_value(number), Ok(false)),
+            // The slot stays held until the consumer answers or frees it itself.
             Err(_) => false,
         }
     }
