@@ -46,7 +46,8 @@ pub enum ChannelRole {
 /// What other processes need to know about a member.
 #[repr(C, align(64))]
 struct Card {
-    /// Generation of the member that wrote the card, with [`COMPLETE`], or 0 while it is written.
+    /// Generation of the member that wrote the card, with [`COMPLETE`], or 0 while it is written
+    /// for the first time.
     stamp: AtomicU64,
     pid: AtomicU64,
     /// The PID namespace of `pid`, as an inode number.
@@ -279,19 +280,22 @@ impl ChannelControl {
         cards.get(usize::from(index))
     }
 
-    /// Writes the card of a member of this process.
+    /// Writes the card of a member of this process. The member may write it again to add words that
+    /// were 0. Other processes can read the other words meanwhile.
     pub fn write_card(&self, role: ChannelRole, key: MemberKey, words: &[u64; CARD_WORDS]) {
         let Some(card) = self.card(role, key.index) else {
             return;
         };
-        card.stamp.store(0, Ordering::SeqCst);
+        let stamp = u64::from(key.generation) | COMPLETE;
+        if card.stamp.load(Ordering::SeqCst) != stamp {
+            card.stamp.store(0, Ordering::SeqCst);
+        }
         card.pid.store(process::pid().into(), Ordering::Relaxed);
         card.namespace.store(self.namespace, Ordering::Relaxed);
         for (place, word) in card.words.iter().zip(words) {
             place.store(*word, Ordering::Relaxed);
         }
-        card.stamp
-            .store(u64::from(key.generation) | COMPLETE, Ordering::SeqCst);
+        card.stamp.store(stamp, Ordering::SeqCst);
     }
 
     /// Returns the words of a member's card, or `None` if the member has not written them yet.
@@ -347,8 +351,10 @@ impl ChannelControl {
     }
 
     /// Watches the processes of all other members, so that their deaths are noticed at once. Cheap
-    /// if they are watched already.
-    pub fn watch_peers(self: &Arc<Self>) {
+    /// if they are watched already. Returns `false` if some were not, because their processes may
+    /// have ended before this call.
+    pub fn watch_peers(self: &Arc<Self>) -> bool {
+        let mut were_watched = true;
         let mut watches = self.watches.lock();
         for role in [ChannelRole::Producer, ChannelRole::Consumer] {
             for key in self.living(role) {
@@ -359,6 +365,7 @@ impl ChannelControl {
                 if key.owner == self.owner || is_watched {
                     continue;
                 }
+                were_watched = false;
                 let Some(pidfd) = self.pidfd_of(role, key) else {
                     continue;
                 };
@@ -378,6 +385,7 @@ impl ChannelControl {
                 }
             }
         }
+        were_watched
     }
 }
 
@@ -475,25 +483,74 @@ impl Source for WatchedPeer {
 
     fn ready(&self, _: Registration) -> Next {
         if let Some(control) = self.control.upgrade() {
-            control.remove_dead();
+            control.words.remove_dead(&Living(&control));
+            // Another survivor may have ended the dead process's memberships before.
+            control.report_departure();
         }
         Next::Forget
+    }
+}
+
+/// The view of a process that looks which members are alive.
+struct Living<'a>(&'a ChannelControl);
+
+impl Peers for Living<'_> {
+    fn is_dead(&self, owner: u16) -> bool {
+        self.0.is_dead(owner)
     }
 }
 
 impl ChannelControl {
     /// Ends the memberships of dead processes, and reports them.
     pub fn remove_dead(&self) {
-        struct Living<'a>(&'a ChannelControl);
-        impl Peers for Living<'_> {
-            fn is_dead(&self, owner: u16) -> bool {
-                self.0.is_dead(owner)
-            }
+        if self.words.remove_dead(&Living(self)) {
+            self.report_departure();
         }
-        if self.words.remove_dead(&Living(self))
-            && let Some(departed) = self.departed.get()
-        {
+    }
+
+    fn report_departure(&self) {
+        if let Some(departed) = self.departed.get() {
             departed();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosshandle_events::channel::{Delivery, WhenFull};
+
+    struct Alone;
+
+    impl Peers for Alone {
+        fn is_dead(&self, _: u16) -> bool {
+            false
+        }
+    }
+
+    /// The words of the ring have only 23 bits of a number.
+    #[test]
+    fn a_consumer_that_is_far_behind_receives_the_oldest_item() {
+        const DEPTH: u32 = 4;
+        const ITEMS: u64 = (1 << 22) + 100;
+        let (delivery, when_full) = (Delivery::Broadcast, WhenFull::DropOldest);
+        let shape = Shape::new(delivery, when_full, DEPTH, (1, 1), (1, 1)).expect("valid");
+        let words = |number: usize| Vec::from_iter((0..number).map(|_| AtomicU64::new(0)));
+        let (ring, slots) = (words(DEPTH as usize), words(shape.slots().into()));
+        let (head, producers, consumers) =
+            (Head::default(), [Member::default()], [Member::default()]);
+        let channel = Channel::<Os>::new(shape, &head, &ring, &slots, &producers, &consumers);
+        let channel = channel.expect("the parts match the shape");
+        channel.initialise();
+        let mut producer = channel.join_producer(1, &Alone).expect("a place");
+        let mut consumer = channel.join_consumer(2, &Alone).expect("a place");
+        for _ in 0..ITEMS {
+            let slot = channel.reserve(&mut producer, &Alone).expect("a slot");
+            let published = channel.publish(&mut producer, slot, &Alone, None);
+            published.expect("never full");
+        }
+        let item = channel.receive(&mut consumer, &Alone, None);
+        assert_eq!(item.expect("an item").number(), ITEMS - u64::from(DEPTH));
+        assert_eq!(consumer.lost(), ITEMS - u64::from(DEPTH));
     }
 }

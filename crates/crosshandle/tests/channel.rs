@@ -13,8 +13,9 @@ use crosshandle::holder::{self, HoldOptions, Holder, ServeOptions};
 use crosshandle::{Access, Command, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::pin::{Pin, pin};
+use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SENDER: &str = "sender";
 const RECEIVER: &str = "receiver";
@@ -194,6 +195,88 @@ fn a_sleeping_consumer_learns_of_the_death_of_the_last_producer() {
     sender.kill();
     let ended = receiving.join().expect("no panic").unwrap_err();
     assert_eq!(fault(ended), ChannelFault::ProducerDied);
+}
+
+#[test]
+fn a_polling_consumer_learns_of_the_death_of_the_last_producer() {
+    const TEST: &str = "a_polling_consumer_learns_of_the_death_of_the_last_producer";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(64));
+    let mut consumer = channel.consumer().expect("a consumer");
+    let sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
+    assert!(consumer.try_receive().expect("alive").is_none());
+    sender.kill();
+    let deadline = Instant::now() + DEADLINE;
+    let ended = loop {
+        match consumer.try_receive() {
+            Ok(item) => assert!(item.is_none()),
+            Err(error) => break fault(error),
+        }
+        assert!(Instant::now() < deadline, "the death is not noticed");
+        thread::yield_now();
+    };
+    assert_eq!(ended, ChannelFault::ProducerDied);
+}
+
+#[test]
+fn a_task_that_waits_after_a_death_learns_of_it() {
+    const TEST: &str = "a_task_that_waits_after_a_death_learns_of_it";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(64).producers(2));
+    let mut consumer = channel.consumer().expect("a consumer");
+    started(TEST, SENDER, &directory, channel.handle().unwrap()).kill();
+    let ended = finished(consumer.receiving()).unwrap_err();
+    assert_eq!(fault(ended), ChannelFault::ProducerDied);
+}
+
+#[test]
+fn a_task_that_waited_before_a_producer_joined_learns_of_its_death() {
+    const TEST: &str = "a_task_that_waited_before_a_producer_joined_learns_of_its_death";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(64));
+    let mut consumer = channel.consumer().expect("a consumer");
+    let (told, armed) = mpsc::channel();
+    let waiting = thread::spawn(move || {
+        let mut receiving = pin!(consumer.receiving());
+        finished(std::future::poll_fn(|task| {
+            let polled = receiving.as_mut().poll(task);
+            let _ = told.send(());
+            polled.map(|received| received.map(drop))
+        }))
+    });
+    armed.recv_timeout(DEADLINE).expect("a first poll");
+    let sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
+    armed
+        .recv_timeout(DEADLINE)
+        .expect("it watches the producer");
+    sender.kill();
+    let ended = waiting.join().expect("no panic").unwrap_err();
+    assert_eq!(fault(ended), ChannelFault::ProducerDied);
+}
+
+#[test]
+fn a_consumer_with_one_place_receives_the_latest_item() {
+    let directory = Directory::new();
+    for delivery in [Delivery::Queue, Delivery::Broadcast] {
+        let options = ChannelOptions::new(8).delivery(delivery).depth(4).held(1);
+        let channel = made(&directory, options);
+        let mut consumer = channel.consumer().expect("a consumer");
+        let mut producer = channel.producer().expect("a producer");
+        for number in 0..3_u64 {
+            producer.send(&number.to_le_bytes()).expect("sent");
+        }
+        let latest = consumer.receive_latest(DEADLINE).expect("an item");
+        assert_eq!(value(&latest), 2);
+    }
 }
 
 #[test]
@@ -465,6 +548,36 @@ fn futures_streams_and_descriptors_wait_for_items() {
         assert!(is_readable(&mut consumer, DEADLINE));
     };
     assert_eq!(ended, ChannelFault::ProducerDied);
+}
+
+#[test]
+fn the_descriptor_reports_that_a_published_item_is_complete() {
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(8));
+    let context = directory.context();
+    let queue = context.create_queue().unwrap();
+    let gate = context.create_event().unwrap();
+    let mut producer = channel.producer().expect("a producer");
+    let mut consumer = channel.consumer().expect("a consumer");
+    let is_readable = |consumer: &mut Consumer, limit: Duration| {
+        let limit = Timespec::try_from(limit).expect("short");
+        let descriptor = consumer.descriptor().expect("a descriptor");
+        poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&limit)).expect("a poll") == 1
+    };
+    queue
+        .submit(Command::barrier().after_value(&gate, 1))
+        .unwrap();
+    let slot = producer.reserve().expect("a slot");
+    producer
+        .publish_on(&queue, slot, DEADLINE)
+        .expect("published");
+    assert!(is_readable(&mut consumer, DEADLINE), "a first look");
+    assert!(consumer.try_receive().expect("alive").is_none());
+    assert!(!is_readable(&mut consumer, Duration::ZERO));
+    gate.signal().unwrap();
+    assert!(is_readable(&mut consumer, DEADLINE), "nothing is reported");
+    let item = consumer.try_receive().expect("alive").expect("an item");
+    assert_eq!(item.number(), 0);
 }
 
 #[test]

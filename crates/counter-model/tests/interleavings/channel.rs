@@ -423,6 +423,22 @@ fn a_deferred_release_waits_for_its_signal() {
     });
 }
 
+/// A word that contradicts the other words ends even a wait without a deadline.
+#[test]
+fn a_contradictory_word_ends_a_wait() {
+    for delivery in [Delivery::Queue, Delivery::Broadcast] {
+        alone(1, move || {
+            let world = World::new(shape(delivery, WhenFull::DropOldest, 2, (1, 1), (1, 1)));
+            let channel = world.channel();
+            let mut consumer = channel.join_consumer(2, &*world).unwrap();
+            // The word has the number 2, and no item has been published.
+            world.ring[0].store(2 << 41, Ordering::Relaxed);
+            let ended = channel.receive(&mut consumer, &*world, None);
+            assert_eq!(ended.unwrap_err(), ChannelError::Corrupt);
+        });
+    }
+}
+
 /// Hostile words cause errors, and no panic or endless loop.
 #[test]
 fn hostile_words_cause_errors() {

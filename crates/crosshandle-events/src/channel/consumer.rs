@@ -5,7 +5,7 @@ use super::shape::Delivery;
 use super::waiting::{self, MAX_ATTEMPTS, Patience};
 use super::words::{Position, in_slot};
 use super::{Channel, ChannelError};
-use crate::platform::{Atomic, Ordering, Platform};
+use crate::platform::{Atomic, Moment, Ordering, Platform};
 
 /// A consumer of a channel. It contains what only this consumer needs to know, and is useless with
 /// another channel.
@@ -138,6 +138,21 @@ impl<P: Platform> Channel<'_, P> {
         Err(ChannelError::Corrupt)
     }
 
+    /// Returns whether an item is waiting. Another consumer of a queue may take it at once.
+    pub fn has_item(&self, consumer: &Consumer) -> bool {
+        let number = self.next_number(consumer);
+        let word = self.load_position(number);
+        let is_taken = word.is_taken() && word.distance(number) == 0;
+        !is_taken && !self.is_unpublished(word, number)
+    }
+
+    fn next_number(&self, consumer: &Consumer) -> u64 {
+        match self.shape.delivery() {
+            Delivery::Queue => self.head.head.load(Ordering::Acquire),
+            Delivery::Broadcast => consumer.cursor,
+        }
+    }
+
     /// Receives the next item, and waits for it until the deadline.
     ///
     /// # Errors
@@ -151,10 +166,7 @@ impl<P: Platform> Channel<'_, P> {
         deadline: Option<P::Instant>,
     ) -> Result<Item, ChannelError> {
         loop {
-            let number = match self.shape.delivery() {
-                Delivery::Queue => self.head.head.load(Ordering::Acquire),
-                Delivery::Broadcast => consumer.cursor,
-            };
+            let number = self.next_number(consumer);
             // A departure changes the word after the list of producers, so one of the two shows it.
             // A producer may publish an item before it leaves, so the attempt comes last.
             let seen = self.load_position(number);
@@ -167,7 +179,14 @@ impl<P: Platform> Channel<'_, P> {
             {
                 return Err(ChannelError::NoProducer { died });
             }
-            if seen.distance(number) >= 0 {
+            if !self.is_unpublished(seen, number) {
+                // Another consumer has taken the item. A hostile member can pretend that for ever.
+                if deadline.is_some_and(|deadline| deadline <= P::Instant::now()) {
+                    return Err(ChannelError::TimedOut);
+                }
+                if peers.is_interrupted() {
+                    return Err(ChannelError::Interrupted);
+                }
                 continue;
             }
             let word = self.position(number);
@@ -233,12 +252,18 @@ impl<P: Platform> Channel<'_, P> {
         let head = &self.head.head;
         let number = head.load(Ordering::Acquire);
         let before = self.load_position(number);
-        match before.distance(number) {
-            0 if before.is_taken() => {
+        match self.find(before, number) {
+            Found::Nothing => Attempt::Empty,
+            Found::Unknown => Attempt::Retry,
+            Found::Replaced { oldest } => {
+                let _ = head.compare_exchange(number, oldest, Ordering::AcqRel, Ordering::Relaxed);
+                Attempt::Retry
+            }
+            Found::Item if before.is_taken() => {
                 Self::advance(head, number);
                 Attempt::Retry
             }
-            0 => {
+            Found::Item => {
                 self.hold(consumer, place, before);
                 let word = self.position(number);
                 let taken = word.compare_exchange(
@@ -255,16 +280,6 @@ impl<P: Platform> Channel<'_, P> {
                 Self::wake(word, before.0);
                 self.item(before, number, place)
             }
-            // Producers write the ring in order, so no later item exists. Polls read only this
-            // word.
-            ..0 => Attempt::Empty,
-            _ => {
-                let Some(oldest) = self.oldest_after(number) else {
-                    return Attempt::Empty;
-                };
-                let _ = head.compare_exchange(number, oldest, Ordering::AcqRel, Ordering::Relaxed);
-                Attempt::Retry
-            }
         }
     }
 
@@ -272,8 +287,15 @@ impl<P: Platform> Channel<'_, P> {
     fn copy(&self, consumer: &mut Consumer, place: u8) -> Attempt {
         let number = consumer.cursor;
         let before = self.load_position(number);
-        match before.distance(number) {
-            0 => {
+        match self.find(before, number) {
+            Found::Nothing => Attempt::Empty,
+            Found::Unknown => Attempt::Retry,
+            Found::Replaced { oldest } => {
+                consumer.lost = consumer.lost.saturating_add(oldest.wrapping_sub(number));
+                self.move_cursor(consumer, oldest);
+                Attempt::Retry
+            }
+            Found::Item => {
                 self.hold(consumer, place, before);
                 let now = self.load_position(number);
                 if !now.is_same_item(before) {
@@ -283,15 +305,25 @@ impl<P: Platform> Channel<'_, P> {
                 self.move_cursor(consumer, number.wrapping_add(1));
                 self.item(before, number, place)
             }
-            ..0 => Attempt::Empty,
-            _ => {
-                let Some(oldest) = self.oldest_after(number) else {
-                    return Attempt::Empty;
-                };
-                consumer.lost = consumer.lost.saturating_add(oldest.wrapping_sub(number));
-                self.move_cursor(consumer, oldest);
-                Attempt::Retry
-            }
+        }
+    }
+
+    /// Returns what item `number`'s word in the ring, which had the value `word`, says about it.
+    fn find(&self, word: Position, number: u64) -> Found {
+        // Producers write the ring in order, so no later item exists. Polls read only this word.
+        if self.is_unpublished(word, number) {
+            return Found::Nothing;
+        }
+        let is_here = word.distance(number) == 0;
+        // The word has only the lower bits of the number. The slot has more of them.
+        if is_here && self.is_in_slot(word.slot(), number) {
+            return Found::Item;
+        }
+        match self.oldest_after(number) {
+            Some(oldest) => Found::Replaced { oldest },
+            // A taken item's slot may contain another item already.
+            None if is_here => Found::Item,
+            None => Found::Unknown,
         }
     }
 
@@ -306,11 +338,9 @@ impl<P: Platform> Channel<'_, P> {
     /// Returns the received item. The consumer holds the slot, so its state does not change.
     fn item(&self, position: Position, number: u64, place: u8) -> Attempt {
         let slot = position.slot();
-        // The position has only the lower bits of the number, and a hostile member can name a slot
-        // that does not exist. Such an item is skipped.
-        let is_valid =
-            slot < self.shape.slots() && self.load_slot(slot).number() == in_slot(number);
-        match is_valid {
+        // A hostile member can name a slot that does not exist or contains another item. Such an
+        // item is skipped.
+        match self.is_in_slot(slot, number) {
             true => Attempt::Item(Item {
                 slot,
                 number,
@@ -318,6 +348,11 @@ impl<P: Platform> Channel<'_, P> {
             }),
             false => Attempt::Retry,
         }
+    }
+
+    /// Returns whether the slot exists and its latest item has this number.
+    fn is_in_slot(&self, slot: u16, number: u64) -> bool {
+        slot < self.shape.slots() && self.load_slot(slot).number() == in_slot(number)
     }
 
     fn hold(&self, consumer: &Consumer, place: u8, position: Position) {
@@ -348,6 +383,18 @@ impl<P: Platform> Channel<'_, P> {
             }
         }
     }
+}
+
+/// What a word of the ring says about an item.
+enum Found {
+    /// The item is in the word.
+    Item,
+    /// The item was not published yet.
+    Nothing,
+    /// Later items have replaced the item. `oldest` is the oldest one in the ring.
+    Replaced { oldest: u64 },
+    /// Other members are changing the words, or they contradict each other.
+    Unknown,
 }
 
 /// The result of one attempt to receive an item.

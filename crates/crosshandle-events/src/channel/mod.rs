@@ -52,6 +52,7 @@ pub use consumer::{Consumer, Item, Received};
 pub use members::{Member, MemberKey, Peers, Presence};
 pub use producer::Producer;
 pub use shape::{Delivery, MAX_HELD, MAX_MEMBERS, Shape, WhenFull};
+pub use waiting::LIVENESS_INTERVAL;
 pub use words::Head;
 
 use crate::platform::{Atomic, Ordering, Platform};
@@ -154,6 +155,11 @@ impl<'a, P: Platform> Channel<'a, P> {
 
     fn load_position(&self, number: u64) -> Position {
         Position(self.position(number).load(Ordering::SeqCst))
+    }
+
+    /// Returns whether a word shows that its item `number` was not published yet.
+    fn is_unpublished(&self, position: Position, number: u64) -> bool {
+        position.distance(number) == -(self.shape.depth() as i32)
     }
 
     fn load_slot(&self, slot: u16) -> SlotState {

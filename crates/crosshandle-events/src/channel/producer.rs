@@ -116,11 +116,10 @@ impl<P: Platform> Channel<'_, P> {
         loop {
             let number = self.head.tail.load(Ordering::Acquire);
             let before = self.load_position(number);
-            let distance = before.distance(number);
-            if distance == 0 {
+            if before.distance(number) == 0 {
                 // Another producer has published the item, but not advanced the tail yet.
                 Self::advance(&self.head.tail, number);
-            } else if distance == -(self.shape.depth() as i32) {
+            } else if self.is_unpublished(before, number) {
                 if self.wait_for_room(producer, number, before, peers, deadline)? {
                     continue;
                 }

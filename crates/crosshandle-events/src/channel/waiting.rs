@@ -7,7 +7,7 @@ use crate::platform::{Atomic, Moment, Ordering, Platform};
 use std::time::Duration;
 
 /// Longest sleep before a member checks again whether the members that it waits for are alive.
-const LIVENESS_INTERVAL: Duration = match cfg!(fault_steps) {
+pub const LIVENESS_INTERVAL: Duration = match cfg!(fault_steps) {
     false => Duration::from_millis(40),
     true => Duration::from_secs(3),
 };

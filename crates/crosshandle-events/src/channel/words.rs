@@ -8,10 +8,10 @@ use crate::platform::Platform;
 pub struct Head<P: Platform> {
     /// Number of the next item.
     pub(super) tail: P::AtomicU64,
-    _producers_line: [u64; 7],
+    _producers_line: [P::AtomicU64; 7],
     /// Number of the next item that no consumer of a queue has taken.
     pub(super) head: P::AtomicU64,
-    _consumers_line: [u64; 7],
+    _consumers_line: [P::AtomicU64; 7],
 }
 
 impl<P: Platform> Default for Head<P> {
@@ -19,9 +19,9 @@ impl<P: Platform> Default for Head<P> {
         use crate::platform::Atomic;
         Self {
             tail: P::AtomicU64::new(0),
-            _producers_line: [0; 7],
+            _producers_line: std::array::from_fn(|_| P::AtomicU64::new(0)),
             head: P::AtomicU64::new(0),
-            _consumers_line: [0; 7],
+            _consumers_line: std::array::from_fn(|_| P::AtomicU64::new(0)),
         }
     }
 }
@@ -79,8 +79,9 @@ impl Position {
         self.0 >> Self::NUMBER_SHIFT == other.0 >> Self::NUMBER_SHIFT && self.slot() == other.slot()
     }
 
-    /// Returns the difference between the word's number and `number`. It is 0 if the word holds
-    /// that item, and negative if the item was not published yet.
+    /// Returns the difference between the word's number and `number`, wrapped to 23 bits. It is 0
+    /// if the word holds that item, and minus the depth if the item was not published yet. If later
+    /// items have replaced the item, the difference can have any value, even a negative one.
     pub(super) const fn distance(self, number: u64) -> i32 {
         let difference = (self.0 >> Self::NUMBER_SHIFT).wrapping_sub(number) as u32;
         ((difference << 9) as i32) >> 9

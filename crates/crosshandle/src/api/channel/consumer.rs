@@ -6,7 +6,7 @@ use crate::api::command::Command;
 use crate::api::event::{Event, Notifier, Reached};
 use crate::api::memory::MemoryRange;
 use crate::api::queue::Queue;
-use crosshandle_events::channel::{self, MemberKey, Presence, Received};
+use crosshandle_events::channel::{self, ChannelError, MemberKey, Presence, Received};
 use crosshandle_ipc::channel::ChannelRole;
 use crosshandle_types::SharedBytes;
 use crosshandle_types::error::{ChannelFault, Error, Result};
@@ -85,6 +85,10 @@ pub struct Item {
     ready: Option<(Event, u64)>,
 }
 
+/// Tokens of the signals that make the descriptor readable: of a producer, and of the commands that
+/// produce a pending item.
+const WAKE: u64 = 0;
+const COMPLETION: u64 = 1;
 const RECEIVING: &str = "waiting for an item of a channel";
 
 impl Consumer {
@@ -101,6 +105,7 @@ impl Consumer {
             wake: Default::default(),
             writing: Default::default(),
         });
+        core.begin_unarmed(ChannelRole::Consumer, shared.key);
         shared.write_card()?;
         Ok(Self {
             state,
@@ -151,10 +156,18 @@ impl Consumer {
     /// # Errors
     /// As [`receive_timeout`](Self::receive_timeout).
     pub fn receive_latest(&mut self, timeout: Duration) -> Result<Item> {
-        let mut latest = self.receive_timeout(timeout)?;
+        let deadline = Deadline::after(timeout);
+        let mut latest = self.receive_by(deadline)?;
         loop {
             match self.try_receive() {
                 Ok(Some(newer)) => latest = newer,
+                // A consumer that can hold no other item drops this one first.
+                Err(Error::Channel(ChannelFault::TooManyHeld))
+                    if self.shared.core.words().has_item(&self.state) =>
+                {
+                    drop(latest);
+                    latest = self.receive_by(deadline)?;
+                }
                 Ok(None) | Err(Error::Channel(_)) => return Ok(latest),
                 Err(error) => return Err(error),
             }
@@ -219,7 +232,12 @@ impl Consumer {
         let received = core
             .words()
             .receive(&mut self.state, core, deadline.instant());
-        let item = received.map_err(|error| ChannelCore::error(error, RECEIVING))?;
+        let item = received.map_err(|error| {
+            if error == ChannelError::TimedOut {
+                core.look_for_deaths();
+            }
+            ChannelCore::error(error, RECEIVING)
+        })?;
         core.wake_armed(ChannelRole::Producer);
         self.wrap(item)
     }
@@ -238,7 +256,10 @@ impl Consumer {
                         core.wake_armed(ChannelRole::Producer);
                         self.wrap(item)?
                     }
-                    Received::Empty => return self.end_or_last(),
+                    Received::Empty => {
+                        core.look_for_deaths();
+                        return self.end_or_last();
+                    }
                 }
             }
         };
@@ -382,8 +403,9 @@ impl Consumer {
     fn notify(&self, event: &Event, next: u64) -> Result<()> {
         let notifier = self.notifier.as_ref().expect("the caller has checked");
         while notifier.next().is_some() {}
-        notifier.remove(0);
-        notifier.add(event, next, 0)
+        notifier.remove(WAKE);
+        notifier.remove(COMPLETION);
+        notifier.add(event, next, WAKE)
     }
 
     /// Asks producers to make the descriptor readable, and looks again.
@@ -391,6 +413,12 @@ impl Consumer {
         let (event, next) = self.arm()?;
         self.notify(&event, next)?;
         let looked = self.look();
+        if let Some(pending) = &self.pending
+            && let Some((event, number)) = &pending.ready
+        {
+            let notifier = self.notifier.as_ref().expect("the caller has checked");
+            notifier.add(event, *number, COMPLETION)?;
+        }
         if !matches!(looked, Ok(None)) {
             // The loop continues until there is no item, so the descriptor stays readable.
             let _ = event.signal();
@@ -412,7 +440,9 @@ impl Consumer {
                 event
             }
         };
-        core.control.watch_peers();
+        if !core.control.watch_peers() {
+            core.control.remove_dead();
+        }
         let next = event.submitted() + 1;
         core.control.arm(ChannelRole::Consumer, self.shared.key);
         Ok((event, next))
@@ -420,7 +450,8 @@ impl Consumer {
 
     fn disarm(&self) {
         let shared = &self.shared;
-        if self.notifier.is_none() {
+        // After a fork the request belongs to the parent.
+        if self.notifier.is_none() && !shared.core.is_inherited() {
             let control = &shared.core.control;
             control.disarm(ChannelRole::Consumer, shared.key.index);
         }

@@ -6,16 +6,19 @@ use crate::api::context::Context;
 use crate::api::event::{Event, EventOptions};
 use crate::api::memory::{Memory, MemoryRange};
 use crate::api::queue::Queue;
-use crosshandle_events::channel::{Channel, ChannelError, MemberKey, Peers};
+use crosshandle_events::channel::{Channel, ChannelError, LIVENESS_INTERVAL, MemberKey, Peers};
 use crosshandle_handle::EventHandle;
 use crosshandle_ipc::channel::{CARD_WORDS, ChannelControl, ChannelRole};
 use crosshandle_ipc::platform::Os;
 use crosshandle_os::fork::Birth;
+use crosshandle_os::process;
 use crosshandle_os::socket::interrupt;
 use crosshandle_types::error::{ChannelFault, Error, Result};
 use crosshandle_types::sync::{HashMap, Mutex};
 use crosshandle_types::{Access, AllocationOptions, MemoryKind, SharedBytes};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// The events of a member, as an index of its card's halves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,6 +35,11 @@ const EVENT_WORDS: usize = CARD_WORDS / 2;
 /// The events of other members that this process has opened, with the members' generations.
 type OpenedEvents = HashMap<(bool, u8, MemberEvent), (u32, Event)>;
 
+/// Longest time for which a producer that reserves a slot waits for a consumer's answer.
+const RESERVING_LIMIT: Duration = Duration::from_millis(1);
+/// Time after a missing answer in which no producer asks the same consumer.
+const UNANSWERED_INTERVAL: Duration = Duration::from_secs(1);
+
 pub(super) struct ChannelCore {
     pub(super) context: Context,
     pub(super) plan: Plan,
@@ -45,9 +53,14 @@ pub(super) struct ChannelCore {
     /// Keeps the memory of a new channel exported.
     pub(super) _companion: Context,
     opened: Mutex<OpenedEvents>,
+    /// Consumers that did not answer a producer in time: their generations, and the end of the
+    /// interval.
+    unanswered: Mutex<HashMap<u8, (u32, Instant)>>,
     transfer: Mutex<Option<Transfer>>,
     /// The events of this process's members that are signalled when another process dies.
     own_wakes: Mutex<Vec<Weak<Event>>>,
+    /// When a call that did not sleep looked for deaths, by the system's monotonic clock.
+    looked_for_deaths: AtomicU64,
     birth: Birth,
 }
 
@@ -76,8 +89,10 @@ impl ChannelCore {
             words_memory,
             _companion: companion,
             opened: Mutex::default(),
+            unanswered: Mutex::default(),
             transfer: Mutex::default(),
             own_wakes: Mutex::default(),
+            looked_for_deaths: AtomicU64::new(0),
             birth: Birth::here(),
         });
         let weak = Arc::downgrade(&core);
@@ -247,6 +262,39 @@ impl ChannelCore {
         key: MemberKey,
         which: MemberEvent,
     ) -> Result<Event> {
+        self.event_by(role, key, which, |handle| self.context.open_event(handle))
+    }
+
+    /// Returns a consumer's event, without a long wait for the consumer's process.
+    fn event_of_releases(&self, key: MemberKey) -> Result<Event> {
+        let (role, which) = (ChannelRole::Consumer, MemberEvent::Work);
+        self.event_by(role, key, which, |handle| {
+            const OPENING: &str = "opening an event of a channel's consumer";
+            let unanswered = self.unanswered.lock().get(&key.index).copied();
+            if let Some((generation, end)) = unanswered
+                && generation == key.generation
+                && Instant::now() < end
+            {
+                return Err(Error::TimedOut(OPENING));
+            }
+            let opened = self.context.open_event_timeout(handle, RESERVING_LIMIT);
+            if opened.is_err() {
+                let end = Instant::now() + UNANSWERED_INTERVAL;
+                self.unanswered
+                    .lock()
+                    .insert(key.index, (key.generation, end));
+            }
+            opened
+        })
+    }
+
+    fn event_by(
+        &self,
+        role: ChannelRole,
+        key: MemberKey,
+        which: MemberEvent,
+        open: impl FnOnce(&EventHandle) -> Result<Event>,
+    ) -> Result<Event> {
         let place = (role == ChannelRole::Producer, key.index, which);
         if let Some((generation, event)) = self.opened.lock().get(&place)
             && *generation == key.generation
@@ -260,11 +308,18 @@ impl ChannelCore {
         };
         let bytes: Vec<u8> = half.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let handle = EventHandle::from_bytes(&bytes[..size_of::<EventHandle>()])?;
-        let event = self.context.open_event(&handle)?;
+        let event = open(&handle)?;
         let opened = (key.generation, event.clone());
         let former = self.opened.lock().insert(place, opened);
         drop(former);
         Ok(event)
+    }
+
+    /// Clears the request of a former member in the place of a new one.
+    pub(super) fn begin_unarmed(&self, role: ChannelRole, key: MemberKey) {
+        if self.control.armed_members(role) & (1 << key.index) != 0 {
+            self.control.disarm(role, key.index);
+        }
     }
 
     /// Signals the members of a role that wait for a wake, if there are any. The caller has changed
@@ -282,10 +337,16 @@ impl ChannelCore {
         while armed != 0 {
             let index = armed.trailing_zeros() as u8;
             armed &= armed - 1;
-            let Some(key) = self.control.member(role, index) else {
+            let mut member = self.control.member(role, index);
+            if member.is_none() {
                 self.control.disarm(role, index);
-                continue;
-            };
+                // A member that has joined in the meantime may have set the bit.
+                member = self.control.member(role, index);
+                if let Some(key) = member {
+                    self.control.arm(role, key);
+                }
+            }
+            let Some(key) = member else { continue };
             // The bit stays set until the member itself clears it. If this process dies before it
             // signals, the next one that changes the words signals.
             let woken = self
@@ -294,6 +355,17 @@ impl ChannelCore {
             if let Err(error) = woken {
                 tracing::debug!(%error, "a member of a channel cannot be woken");
             }
+        }
+    }
+
+    /// Ends the memberships of dead processes from time to time, for programs whose calls never
+    /// sleep. A sleep does so by itself.
+    pub(super) fn look_for_deaths(&self) {
+        let now = process::monotonic_nanoseconds();
+        let looked = self.looked_for_deaths.load(Ordering::Relaxed);
+        if u128::from(now.saturating_sub(looked)) >= LIVENESS_INTERVAL.as_nanos() {
+            self.looked_for_deaths.store(now, Ordering::Relaxed);
+            self.control.remove_dead();
         }
     }
 
@@ -335,9 +407,10 @@ impl Peers for ChannelCore {
     }
 
     fn is_complete(&self, consumer: MemberKey, number: u64) -> bool {
-        match self.event_of(ChannelRole::Consumer, consumer, MemberEvent::Work) {
+        match self.event_of_releases(consumer) {
             // A failed signal also means that the commands have ended.
             Ok(event) => !matches!(event.try_wait_value(number), Ok(false)),
+            // The slot stays held until the consumer answers or frees it itself.
             Err(_) => false,
         }
     }

@@ -10,7 +10,7 @@ use super::layout::{ArrayLayout, ItemHead, USER_BYTES};
 use crate::api::event::{Event, Reached};
 use crate::api::memory::MemoryRange;
 use crate::api::queue::Queue;
-use crosshandle_events::channel::{self, MemberKey};
+use crosshandle_events::channel::{self, ChannelError, MemberKey};
 use crosshandle_ipc::channel::ChannelRole;
 use crosshandle_os::process;
 use crosshandle_types::SharedBytes;
@@ -111,7 +111,10 @@ impl Producer {
             returned: Mutex::default(),
             has_returned: AtomicBool::new(false),
         });
+        core.begin_unarmed(ChannelRole::Producer, state.key());
         core.write_card(ChannelRole::Producer, state.key(), None, None)?;
+        // Consumers that already wait have to watch this process.
+        core.wake_armed(ChannelRole::Consumer);
         Ok(Self {
             state,
             shared,
@@ -250,7 +253,12 @@ impl Producer {
         let number = core
             .words()
             .publish(&mut self.state, slot.slot, core, deadline.instant())
-            .map_err(|error| ChannelCore::error(error, PUBLISHING))?;
+            .map_err(|error| {
+                if error == ChannelError::TimedOut {
+                    core.look_for_deaths();
+                }
+                ChannelCore::error(error, PUBLISHING)
+            })?;
         slot.is_published = true;
         core.wake_armed(ChannelRole::Consumer);
         Ok(number)
@@ -297,6 +305,7 @@ impl Producer {
             producer: self,
             slot: Some(slot),
             awaited: None,
+            is_armed: false,
         }
     }
 
@@ -314,7 +323,9 @@ impl Producer {
             }
         };
         let core = &self.shared.core;
-        core.control.watch_peers();
+        if !core.control.watch_peers() {
+            core.control.remove_dead();
+        }
         let next = event.submitted() + 1;
         core.control.arm(ChannelRole::Producer, self.shared.key);
         Ok((event, next))
@@ -350,6 +361,23 @@ pub struct Publishing<'a> {
     producer: &'a mut Producer,
     slot: Option<Slot>,
     awaited: Option<Reached>,
+    /// Whether consumers signal the producer.
+    is_armed: bool,
+}
+
+impl Publishing<'_> {
+    fn disarm(&mut self) {
+        // After a fork the request belongs to the parent.
+        if std::mem::take(&mut self.is_armed) && !self.producer.shared.core.is_inherited() {
+            self.producer.disarm();
+        }
+    }
+}
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        self.disarm();
+    }
 }
 
 impl Future for Publishing<'_> {
@@ -370,13 +398,20 @@ impl Future for Publishing<'_> {
                     error: Error::TimedOut(_),
                     slot,
                 }) => slot,
-                result => return Poll::Ready(result),
+                result => {
+                    this.disarm();
+                    return Poll::Ready(result);
+                }
             };
             let armed = this.producer.arm();
             let (event, next) = match armed {
                 Ok(armed) => armed,
-                Err(error) => return Poll::Ready(Err(Unpublished { error, slot })),
+                Err(error) => {
+                    this.disarm();
+                    return Poll::Ready(Err(Unpublished { error, slot }));
+                }
             };
+            this.is_armed = true;
             // A consumer may have made room before it could see the request.
             match this.producer.try_publish(slot) {
                 Err(Unpublished {
@@ -384,7 +419,7 @@ impl Future for Publishing<'_> {
                     slot,
                 }) => this.slot = Some(slot),
                 result => {
-                    this.producer.disarm();
+                    this.disarm();
                     return Poll::Ready(result);
                 }
             }
