@@ -193,7 +193,9 @@ pub(crate) fn run_quick(workspace: &Workspace) -> Result<()> {
         let mut tests = Command::new(&runner);
         workspace.prepare(&mut tests);
         tests.args(["nextest", "run", "--locked", what]);
-        QUICK_PACKAGES.map(|package| tests.args(["--package", package]));
+        for package in QUICK_PACKAGES {
+            tests.args(["--package", package]);
+        }
         tests.args(["--lib", "--test", "host"]);
         tests
     };
