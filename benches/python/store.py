@@ -157,6 +157,50 @@ class Orders:
         return time.monotonic() - begin, self.held[name].address
 
 
+def attach(device: str) -> None:
+    """Opens a model twice, and prints the time of each step in seconds."""
+    import crosshandle
+    from crosshandle import store
+
+    framework = "numpy"
+    if not device.startswith("host"):
+        import torch
+
+        framework = "torch"
+        torch.zeros(1, device=device)
+        torch.cuda.synchronize()
+    else:
+        import ml_dtypes  # noqa: F401
+        import numpy  # noqa: F401
+    times: dict[str, float] = {}
+    began = time.monotonic()
+
+    def lap(step: str) -> None:
+        nonlocal began
+        now = time.monotonic()
+        times[step] = now - began
+        began = time.monotonic()
+
+    crosshandle.default_context(device)
+    lap("context")
+    for when in ("first", "again"):
+        began = time.monotonic()
+        model = store.open("many", framework=framework)
+        lap(f"{when}: open")
+        tensor = model["layers.0.0.weight"]
+        lap(f"{when}: one tensor")
+        tensors = model.state_dict()
+        lap(f"{when}: all tensors")
+        assert len(tensors) == 256
+        times[f"{when} (to reach: {4 if when == 'first' else 0.5} ms)"] = sum(
+            took for step, took in times.items() if step.startswith(f"{when}:")
+        )
+        model.close()
+        del model, tensor, tensors
+        lap(f"{when}: close")
+    print(json.dumps(times))
+
+
 # Creating model files.
 
 
@@ -470,6 +514,27 @@ class Run:
         yield f"the same at reserved addresses: {milliseconds(placed)}"
         first.kill()
 
+    def fresh(self) -> Iterator[str]:
+        """Opens 256 tensors in new processes, which have imported their libraries and use the
+        device already."""
+        from crosshandle import store
+
+        path = self.place(0, ["/tmp"]) / "many.safetensors"
+        write_sparse(path, min(self.nbytes, 4 << 30), 256)
+        store.load("many", path, device=self.device)
+        stages: dict[str, list[float]] = {}
+        for _ in range(5):
+            done = subprocess.run(
+                [sys.executable, __file__, "--fresh", self.device], capture_output=True, text=True, timeout=DEADLINE, check=False
+            )
+            if done.returncode:
+                raise RuntimeError(done.stderr)
+            for stage, took in json.loads(done.stdout).items():
+                stages.setdefault(stage, []).append(took)
+        for stage, times in stages.items():
+            yield f"256 tensors in a new process, {stage}: {milliseconds(times)}"
+        store.rm("many")
+
     def engines(self) -> Iterator[str]:
         """Kills an engine, and measures how the next engine maps its weights."""
         times = []
@@ -658,7 +723,11 @@ def main() -> int:
     parser.add_argument("--big-gib", type=float, default=50.3)
     parser.add_argument("--dir", help="where the files go (default: /dev/shm or /tmp)")
     parser.add_argument("--only", default="", help="only the parts whose name contains this, and those that they need; tuning: sizes and threads of loads")
+    parser.add_argument("--fresh", metavar="DEVICE", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.fresh:
+        attach(arguments.fresh)
+        return 0
     sockets = tempfile.mkdtemp(prefix="xh-")
     os.environ["CROSSHANDLE_SOCKET_DIR"] = sockets
     import crosshandle
@@ -673,6 +742,7 @@ def main() -> int:
             *([run.tuning] if arguments.only == "tuning" else []),
             run.disk,
             run.copying,
+            run.fresh,
             run.attaching,
             run.engines,
             run.sleeping,
@@ -682,7 +752,7 @@ def main() -> int:
             run.takeover,
         ]
         for part in parts:
-            needed = part.__name__ == "attaching" and arguments.only not in ("loading", "disk", "copying", "tuning")
+            needed = part.__name__ == "attaching" and arguments.only not in ("loading", "disk", "copying", "fresh", "tuning")
             if arguments.only not in part.__name__ and not needed:
                 continue
             print(f"\n== {part.__name__}", flush=True)

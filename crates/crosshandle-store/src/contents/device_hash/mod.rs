@@ -17,7 +17,7 @@ const CHUNK_BYTES: u64 = 1024;
 const PIECE_GROUPS: u32 = (PIECE_BYTES / GROUP_BYTES) as u32;
 const HASH_BYTES: usize = 32;
 
-/// Maximum number of pieces that one launch hashes. With fewer, the device is idle between launches.
+/// Maximum number of pieces that one launch hashes. With fewer, the device is idle more often.
 /// With more, progress is reported less often.
 const RUN_PIECES: usize = 64;
 
@@ -100,8 +100,8 @@ impl<'a> DeviceHasher<'a> {
             .value(start / CHUNK_BYTES)
             .value(is_whole);
         let shape = LaunchShape::new([groups as u32, 1, 1], [GROUP_THREADS, 1, 1]);
-        // SAFETY: the kernel reads the `len` bytes of `range`, and writes 32 bytes for each block to
-        // `groups`. That memory has room for the groups of `RUN_PIECES` pieces, and `run` is not
+        // SAFETY: the kernel reads the `len` bytes of `range`, and writes 32 bytes for each block
+        // to `groups`. That memory has room for the groups of `RUN_PIECES` pieces, and `run` is not
         // longer. The arguments keep both. Host code has no reference to them.
         #[allow(unsafe_code)]
         let hashes = unsafe { Command::launch(&self.hash_groups, shape, arguments) }?;
