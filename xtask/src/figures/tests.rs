@@ -46,7 +46,7 @@ fn a_table_shows_medians_spread_and_origin() {
     for part in [
         "2026-11-28, commit 0123abcd, 2 runs",
         "CPU, 2 CPUs, Linux, load 1.0 to 2.0",
-        "- iceoryx2 0.9",
+        "Versions: iceoryx2 0.9",
         "| open | 150 ns | 100 ns | 1.50 × | 1.00 × to 2.00 × | ≤ 1.5 × raw | MISSED in 1 of 2 | mmap |",
         "| signal, p99 | 5 ns | – | – | 5 ns to 5 ns | – | – | none |",
         "\nafter\n",
@@ -76,12 +76,30 @@ fn a_marker_chooses_rows_by_the_start_of_their_names() {
 }
 
 #[test]
-fn a_plot_is_an_image_of_the_rows_with_a_ratio() {
-    let files = page("plot 2026-11-28-0123abcd-host.json");
+fn a_plot_has_an_image_for_light_and_one_for_dark_pages() {
+    let files = page("bars 2026-11-28-0123abcd-host.json a.");
     let changed = generate(&files).unwrap();
-    let svg = &changed["docs/plots/2026-11-28-0123abcd-host.svg"];
-    assert!(svg.contains(">open<") && !svg.contains("signal"), "{svg}");
-    assert!(changed["docs/page.md"].contains("](plots/2026-11-28-0123abcd-host.svg)"));
+    for theme in ["light", "dark"] {
+        let name = format!("2026-11-28-0123abcd-host-bars-a-{theme}.svg");
+        let svg = &changed[&format!("docs/plots/{name}")];
+        assert!(svg.contains(">open<") && svg.contains(">150 ns<"), "{svg}");
+        assert!(changed["docs/page.md"].contains(&format!("\"plots/{name}\"")));
+    }
+    // No row has a size.
+    let files = page("lines 2026-11-28-0123abcd-host.json a.");
+    assert!(generate(&files).unwrap_err().contains("can show"));
+}
+
+#[test]
+fn lists_have_the_rows_that_are_clearly_slower_or_faster() {
+    for (ratios, slower, faster) in [([1.2, 1.4], 1, 0), ([0.5, 0.9], 0, 1), ([1.0, 1.1], 0, 0)] {
+        for (kind, expected) in [("slower", slower), ("faster", faster)] {
+            let mut files = page(&format!("{kind} 2026-11-28-0123abcd-host.json"));
+            files.insert(FILE.to_owned(), results(ratios));
+            let text = generate(&files).unwrap().remove("docs/page.md").unwrap();
+            assert_eq!(text.matches("| open |").count(), expected, "{text}");
+        }
+    }
 }
 
 #[test]
@@ -93,7 +111,7 @@ fn faulty_markers_and_files_are_named() {
         ),
         (
             "figures 2026-11-28-0123abcd-host.json z",
-            "none of the rows",
+            "has nothing that",
         ),
     ] {
         let error = generate(&page(marker)).expect_err(marker);
