@@ -21,8 +21,6 @@ pub(crate) enum Target {
     AtMost(f64),
     /// At most this multiple of the raw technique's value.
     AtMostTimesRaw(f64),
-    /// At most this multiple of the raw technique's value plus a constant, in the row's unit.
-    AtMostTimesRawPlus(f64, f64),
     /// At most the raw technique's value plus this constant, in the row's unit.
     AtMostOverRaw(f64),
     /// No target. The row explains other rows.
@@ -162,10 +160,7 @@ impl RowSpec {
                 // Without a raw value, the library's whole value is treated as overhead.
                 None => reached(ours <= bound),
             },
-            (Target::AtMostTimesRawPlus(times, plus), Some(ratio)) => {
-                reached(ours <= times * ours / ratio + plus)
-            }
-            (Target::AtMostTimesRaw(_) | Target::AtMostTimesRawPlus(..), None) => {
+            (Target::AtMostTimesRaw(_), None) => {
                 row.note
                     .get_or_insert_with(|| "the raw technique has no figure".to_owned());
                 Verdict::Failed
@@ -219,9 +214,6 @@ impl Row {
             Target::AtMost(bound) => format!("≤ {}", self.unit.show(bound)),
             Target::AtMostTimesRaw(bound) => format!("≤ {bound} × raw"),
             Target::AtMostOverRaw(bound) => format!("≤ raw + {}", self.unit.show(bound)),
-            Target::AtMostTimesRawPlus(times, plus) => {
-                format!("≤ {times} × raw + {}", self.unit.show(plus))
-            }
             Target::None => "–".to_owned(),
         }
     }
@@ -290,14 +282,6 @@ mod tests {
         );
         assert_eq!(
             verdict(Target::AtMostOverRaw(1.0), Some(3.1), Some(2.0)),
-            Missed
-        );
-        assert_eq!(
-            verdict(Target::AtMostTimesRawPlus(1.5, 1.0), Some(4.0), Some(2.0)),
-            Reached
-        );
-        assert_eq!(
-            verdict(Target::AtMostTimesRawPlus(1.5, 1.0), Some(4.1), Some(2.0)),
             Missed
         );
         assert_eq!(
