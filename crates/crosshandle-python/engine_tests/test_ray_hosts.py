@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import subprocess
 import sys
 import time
@@ -44,7 +45,8 @@ class Machine:
     def command(self, *command: str) -> list[str]:
         """Returns a command that runs another one on the machine."""
         inside = ["ip", "netns", "exec", self.name, "sh", "-c", MOUNTED, str(self._boot)]
-        return [*inside, "env", f"CROSSHANDLE_SOCKET_DIR={self._sockets}", *command]
+        variables = [f"CROSSHANDLE_SOCKET_DIR={self._sockets}", "RAY_AUTH_MODE=disabled"]
+        return [*inside, "env", *variables, *command]
 
     def remove(self) -> None:
         subprocess.run(["ip", "netns", "del", self.name], capture_output=True, timeout=STEP, check=False)
@@ -67,35 +69,48 @@ def machines(tmp_path: Path) -> Iterator[list[Machine]]:
             machine.remove()
 
 
-def started(machine: Machine, resource: str, directory: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """Starts a node of Ray, which ends with the returned process."""
-    options = ["--node-ip-address", machine.address, "--num-cpus", "4", "--resources", f'{{"{resource}": 10}}']
-    options += ["--object-store-memory", str(300 << 20), "--disable-usage-stats", "--block", *arguments]
-    log = open(directory / f"{resource}.log", "wb")
-    return subprocess.Popen(machine.command(*RAY, "start", *options), stdout=log, stderr=log, start_new_session=True)
+class Node:
+    """A node of Ray on a machine."""
+
+    def __init__(self, machine: Machine, resource: str, *arguments: str):
+        options = ["--node-ip-address", machine.address, "--num-cpus", "4", "--resources", f'{{"{resource}": 10}}']
+        options += ["--object-store-memory", str(300 << 20), "--disable-usage-stats", "--block", *arguments]
+        command = machine.command(*RAY, "start", *options)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def wait_until_started(self) -> None:
+        assert self.process.stdout is not None
+        deadline, seen = time.monotonic() + STEP, b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while b"Ray runtime started" not in seen:
+                assert selector.select(deadline - time.monotonic()), f"no node of Ray: {seen[-3000:]!r}"
+                more = os.read(self.process.stdout.fileno(), 1 << 16)
+                assert more, f"the node of Ray has ended: {seen[-3000:]!r}"
+                seen += more
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(STEP)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(STEP)
 
 
 def test_actors_of_two_machines_pass_tensors_and_survive_each_other(
-    start: Callable[..., Program], machines: list[Machine], tmp_path: Path
+    start: Callable[..., Program], machines: list[Machine]
 ) -> None:
     first, second = machines
     address = f"{first.address}:{PORT}"
-    nodes = [started(first, "first", tmp_path, "--head", "--port", str(PORT), "--include-dashboard", "false")]
+    nodes = [Node(first, "first", "--head", "--port", str(PORT), "--include-dashboard", "false")]
     try:
-        deadline = time.monotonic() + STEP
-        healthy = first.command(*RAY, "health-check", "--address", address)
-        while subprocess.run(healthy, capture_output=True, timeout=STEP, check=False).returncode:
-            assert time.monotonic() < deadline, (tmp_path / "first.log").read_text()[-3000:]
-        nodes.append(started(second, "second", tmp_path, "--address", address))
+        nodes[0].wait_until_started()
+        nodes.append(Node(second, "second", "--address", address))
+        nodes[1].wait_until_started()
         figures = start("ray_hosts_program.py", address, container=first.command()).receive(START)
         print(figures)
         assert figures["before_s"] < 10 and figures["during_s"] < 10
     finally:
         for node in nodes:
-            node.terminate()
-        for node in nodes:
-            try:
-                node.wait(STEP)
-            except subprocess.TimeoutExpired:
-                node.kill()
-                node.wait(STEP)
+            node.stop()
