@@ -36,8 +36,8 @@ class InlineMetadata(TensorTransportMetadata):
 
 
 class Inline(TensorTransportManager):
-    """A transport that shares nothing: the description of an object contains the tensors. Its growth
-    is that of Ray itself."""
+    """A transport that shares nothing: the description of an object contains the tensors' values.
+    Its growth is that of Ray itself."""
 
     def tensor_transport_backend(self) -> str:
         return "INLINE"
