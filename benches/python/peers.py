@@ -1,5 +1,5 @@
-"""Compares the module with other Python packages that share memory, move bytes, or load models. Each
-function skips its rows if its package or a GPU is missing."""
+"""Compares the module with other Python packages that share memory, move bytes, or load models.
+Each function skips its rows if its package or a GPU is missing."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ def cuda_core_open(descriptor: Any) -> float:
     return took
 
 
-def cuda_core() -> Iterator[Row]:
+def cuda_core_on_gpu() -> Iterator[Row]:
     gpu()
     package("cuda.core")
     harness.versions("cuda-core")
@@ -502,5 +502,5 @@ def nixl() -> Iterator[Row]:
 
 
 ROWS = [
-    queue, objects, event, torch_queue, nixl, load_into_host, torch_queue_on_gpu, cuda_core, load_into_gpu,
+    queue, objects, event, torch_queue, nixl, load_into_host, torch_queue_on_gpu, cuda_core_on_gpu, load_into_gpu,
 ]  # fmt: skip

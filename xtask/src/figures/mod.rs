@@ -1,9 +1,9 @@
 //! Tables and plots of benchmark results in pages, generated from files in `benches/results`.
 //!
-//! A page names the file, and the rows by the starts of their identifiers:
+//! A page names the suite, and the rows by the starts of their identifiers:
 //!
 //! ```text
-//! <!-- figures 2026-11-28-0123abcd-host.json handles. events. -->
+//! <!-- figures host.json handles. events. -->
 //! <!-- end of figures -->
 //! ```
 //!
@@ -11,9 +11,10 @@
 //!
 //! - `figures`: a table
 //! - `faster`, `slower`: a list of the rows that are clearly faster or slower than their raw
-//!   technique. Several files may be named.
+//!   technique. Several suites may be named.
 //! - `bars`, `lines`, `bandwidth`: a plot of the results, or of the results against the size
 //!
+//! The newest file of the suite is used. If there is none, the page says how to record one.
 //! `cargo xtask style` fails if a page or an image differs from the files.
 
 mod plot;
@@ -94,25 +95,34 @@ fn page_with_figures(path: &str, page: &str, files: &Files) -> Result<(String, F
         if !lines.by_ref().any(|line| line.trim_end() == END) {
             return Err(format!("{path}: `{}` has no line `{END}`", line.trim_end()));
         }
-        let records = marker.records(path, files)?;
-        let chosen: Vec<_> = (records.iter())
-            .map(|record| (record, marker.rows(record)))
-            .collect();
+        let found = marker.records(files)?;
         let nothing = || {
             let marker = line.trim_end();
             format!("{path}: {RESULTS} has nothing that `{marker}` can show")
         };
-        if chosen.iter().any(|(_, rows)| rows.is_empty()) {
-            return Err(nothing());
-        }
         text.push('\n');
-        for (file, (record, rows)) in marker.files.iter().zip(&chosen) {
+        let mut chosen = Vec::new();
+        for (suite, found) in &found {
+            let Some((file, record)) = found else {
+                if !matches!(marker.kind, Kind::Plot(_)) {
+                    let command = suite.replace('-', " ");
+                    let _ = writeln!(
+                        text,
+                        "- No run is recorded yet: `cargo xtask bench {command} --record 3`."
+                    );
+                }
+                continue;
+            };
+            let rows = marker.rows(record);
+            if rows.is_empty() {
+                return Err(nothing());
+            }
             match marker.kind {
-                Kind::Table => text.push_str(&table(path, record, file, rows)),
-                Kind::Faster | Kind::Slower => {}
+                Kind::Table => text.push_str(&table(path, record, file, &rows)),
+                Kind::Faster | Kind::Slower => chosen.push((*file, record, rows)),
                 Kind::Plot(kind) => {
-                    let name = marker.image(file);
-                    let drawn = plot::svgs(kind, record, rows).ok_or_else(nothing)?;
+                    let name = marker.image(suite);
+                    let drawn = plot::svgs(kind, record, &rows).ok_or_else(nothing)?;
                     for (theme, svg) in drawn {
                         images.insert(format!("{PLOTS}/{name}-{theme}.svg"), svg);
                     }
@@ -127,7 +137,10 @@ fn page_with_figures(path: &str, page: &str, files: &Files) -> Result<(String, F
                 }
             }
         }
-        if let Kind::Faster | Kind::Slower = marker.kind {
+        if !chosen.is_empty() {
+            if chosen.len() < found.len() {
+                text.push('\n');
+            }
             text.push_str(&list(path, &marker, &chosen));
         }
         let _ = writeln!(text, "\n{END}");
@@ -153,10 +166,13 @@ enum Kind {
     Plot(plot::Kind),
 }
 
+/// A suite, and its newest file with the results, if there is one.
+type Newest<'a, 'f> = (&'a str, Option<(&'f str, Record)>);
+
 /// A line of a page that asks for figures.
 struct Marker<'a> {
     kind: Kind,
-    files: Vec<&'a str>,
+    suites: Vec<&'a str>,
     /// Starts of the identifiers of rows. If there are none, all rows are shown.
     starts: Vec<&'a str>,
 }
@@ -177,23 +193,37 @@ impl<'a> Marker<'a> {
             "bandwidth" => Kind::Plot(plot::Kind::Bandwidth),
             _ => return None,
         };
-        let (files, starts) = words.partition(|word| word.ends_with(".json"));
+        let (files, starts): (Vec<_>, _) = words.partition(|word| word.ends_with(".json"));
+        let suites = files.iter().map(|file| file.trim_end_matches(".json"));
         Some(Self {
             kind,
-            files,
+            suites: suites.collect(),
             starts,
         })
     }
 
-    /// Reads the files of results that the marker names.
-    fn records(&self, page: &str, files: &Files) -> Result<Vec<Record>> {
-        let read = |name: &&str| {
-            let file = format!("{RESULTS}/{name}");
-            let json = files.get(&file);
-            let json = json.ok_or_else(|| format!("{page}: there is no tracked file {file}"))?;
-            Record::parse(json).map_err(|error| format!("{file}: {error}"))
+    /// Reads the newest results of each suite that the marker names, if there are any.
+    fn records<'f>(&self, files: &'f Files) -> Result<Vec<Newest<'a, 'f>>> {
+        let newest = |suite: &&'a str| {
+            let mut found: Option<(&str, Record)> = None;
+            for (path, json) in files {
+                let name = path
+                    .strip_prefix(RESULTS)
+                    .and_then(|name| name.strip_prefix('/'));
+                let Some(name) = name.filter(|name| is_of(suite, name)) else {
+                    continue;
+                };
+                let record = Record::parse(json).map_err(|error| format!("{path}: {error}"))?;
+                if found
+                    .as_ref()
+                    .is_none_or(|(_, other)| other.date <= record.date)
+                {
+                    found = Some((name, record));
+                }
+            }
+            Ok((*suite, found))
         };
-        self.files.iter().map(read).collect()
+        self.suites.iter().map(newest).collect()
     }
 
     /// Returns each row of the results that the marker names, as it was measured in each run.
@@ -204,26 +234,31 @@ impl<'a> Marker<'a> {
     }
 
     /// Returns the name of the marker's image, without the theme.
-    fn image(&self, file: &str) -> String {
+    fn image(&self, suite: &str) -> String {
         let kind = match self.kind {
             Kind::Plot(plot::Kind::Lines) => "lines",
             Kind::Plot(plot::Kind::Bandwidth) => "bandwidth",
             _ => "bars",
         };
-        let parts = [file.trim_end_matches(".json"), kind];
+        let parts = [suite, kind];
         let parts = parts.iter().chain(&self.starts);
         let parts: Vec<_> = parts.map(|part| part.trim_matches(['.', '-'])).collect();
         parts.join("-")
     }
 }
 
+/// Returns whether a file has results of a suite. Its name is DATE-COMMIT-SUITE.json.
+fn is_of(suite: &str, file: &str) -> bool {
+    file.trim_end_matches(".json").splitn(5, '-').nth(4) == Some(suite)
+}
+
 /// Ratios between these are neither faster nor slower.
 const SAME: [f64; 2] = [0.91, 1.1];
 
 /// Returns a list of the rows that are faster, or slower, than their raw technique.
-fn list(page: &str, marker: &Marker<'_>, chosen: &[(&Record, Vec<Vec<&Row>>)]) -> String {
+fn list(page: &str, marker: &Marker<'_>, chosen: &[(&str, &Record, Vec<Vec<&Row>>)]) -> String {
     let mut found = Vec::new();
-    for runs in chosen.iter().flat_map(|(_, rows)| rows) {
+    for runs in chosen.iter().flat_map(|(.., rows)| rows) {
         let ratio = spread(runs.iter().filter_map(|row| row.ratio));
         let (Some([_, ratio, _]), Some(row)) = (ratio, runs.first()) else {
             continue;
@@ -263,7 +298,7 @@ fn list(page: &str, marker: &Marker<'_>, chosen: &[(&Record, Vec<Vec<&Row>>)]) -
         text.push('\n');
     }
     text.push('\n');
-    for (file, (record, _)) in marker.files.iter().zip(chosen) {
+    for (file, record, _) in chosen {
         text.push_str(&origin(page, record, file));
     }
     text
@@ -272,7 +307,7 @@ fn list(page: &str, marker: &Marker<'_>, chosen: &[(&Record, Vec<Vec<&Row>>)]) -
 /// Describes where results come from.
 fn origin(page: &str, record: &Record, file: &str) -> String {
     let mut text = format!(
-        "`{}`, {}, commit {}, {} runs\\\n{} ([all rows]({}{file}))\n\n",
+        "`{}`, {}, commit {}, {} runs\\\n{}\\\n[all rows]({}{file})\n\n",
         record.command,
         record.date,
         record.commit,
