@@ -321,8 +321,8 @@ fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn BackendGrap
     }))
 }
 
-/// Returns the number of calls that a launch of a graph of prepared nodes is counted as. Measured on
-/// driver 580: a waiting stream takes as many launches of a graph of copies as single copies. A
+/// Returns the number of calls that a launch of a graph of prepared nodes is counted as. Measured
+/// on driver 580: a waiting stream takes as many launches of a graph of copies as single copies. A
 /// launch of other nodes takes as much room as the nodes.
 fn calls_of_launch(nodes: &GraphNodes) -> Result<u32> {
     let mut count: u32 = 0;
