@@ -19,6 +19,7 @@ pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
 const HEADERS: [&str; 7] = [
     "include/events.h",
     "include/kernels.h",
+    "include/native.h",
     "include/peer.h",
     "include/refusals.h",
     "include/rows.h",
