@@ -196,7 +196,7 @@ pub mod event {
 
 /// Graphs: commands that are prepared once and run many times.
 pub mod graph {
-    pub use crate::api::command::graph::{ExecutableGraph, Graph, Node, Replaced};
+    pub use crate::api::command::graph::{ExecutableGraph, Graph, Node, Replaced, SignalCursor};
 }
 
 /// Images, samplers, and views through which kernels reach images.
