@@ -225,7 +225,7 @@ pub mod memory {
 
 /// A driver's own objects, for programs that also call the driver.
 pub mod native {
-    pub use crate::api::native::{NativeEvent, NativeRecording};
+    pub use crate::api::native::{NativeEvent, NativeRecording, RuntimeMemory};
     pub use crosshandle_types::{DriverAllocation, NativeObject, NativeRuntime, Ownership};
 }
 
