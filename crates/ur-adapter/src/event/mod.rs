@@ -215,10 +215,13 @@ impl Event {
     /// Returns the error of the latest signal if that signal has failed.
     #[inline]
     pub(crate) fn pending(&self, inner: &crosshandle::Event) -> crosshandle::Result<Option<u64>> {
+        let Some(cursor) = &self.cursor else {
+            let is_done = inner.try_wait_submitted()?;
+            return Ok((!is_done).then(|| inner.submitted()));
+        };
+        // The position is that of the awaited signal, even if a later one is submitted meanwhile.
         let latest = inner.submitted();
-        if let Some(cursor) = &self.cursor {
-            cursor.skip_to(latest);
-        }
+        cursor.skip_to(latest);
         let is_done = latest == 0 || inner.try_wait_value(latest)?;
         Ok((!is_done).then_some(latest))
     }
