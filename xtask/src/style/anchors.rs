@@ -31,7 +31,7 @@ fn links(line: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Resolves a link of the page `from`.
-fn joined(from: &str, link: &str) -> String {
+pub(crate) fn joined(from: &str, link: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
     for part in link.split('/') {
@@ -72,7 +72,7 @@ fn has(text: &str, anchor: &str) -> bool {
 
 /// Returns the anchor of a heading, as GitHub and mdBook form it.
 fn slug(heading: &str) -> String {
-    // A link counts as its text.
+    // A link is replaced by its text.
     let (mut plain, mut rest) = (String::new(), heading);
     while let Some((before, after)) = rest.split_once("](") {
         plain.push_str(before);

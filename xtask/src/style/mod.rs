@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
+pub(crate) use anchors::joined;
+
 use crate::workspace::Workspace;
 use crate::{Result, figures};
 
