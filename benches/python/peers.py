@@ -72,7 +72,16 @@ def take(queues: Any) -> None:
         back.put(float(value.reshape(-1)[-1]))
 
 
-def through_queue(context: Any, ours: Any, peer: Any) -> tuple[list[float], list[float]]:
+def take_tensors(queues: Any) -> None:
+    """Receives tensors of torch, as `take` receives arrays."""
+    queue, back = queues
+    while (value := queue.get(timeout=DEADLINE)) is not None:
+        if isinstance(value, crosshandle.Array):
+            value = value.torch()
+        back.put(float(value[-1]))
+
+
+def through_queue(context: Any, ours: Any, peer: Any, take: Callable[[Any], None] = take) -> tuple[list[float], list[float]]:
     queue, back = context.Queue(), context.SimpleQueue()
 
     def there(value: Any) -> Callable[[], float]:
@@ -211,7 +220,7 @@ def torch_queue() -> Iterator[Row]:
     for nbytes in (MIB, 64 * MIB):
         ours, tensor = crosshandle.empty(nbytes // 4, "float32"), torch.ones(nbytes // 4)
         ours.numpy()[:] = 1
-        times = through_queue(context, ours, tensor)
+        times = through_queue(context, ours, tensor, take_tensors)
         what = f"torch tensor on the CPU through a Queue until read, {size(nbytes)}"
         yield Row(what, *times, "torch.multiprocessing", "≤ 1 ×", ("bytes", nbytes), "torch")
 
