@@ -38,6 +38,8 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("VLLM_NO_USAGE_STATS", "1")
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setenv("VLLM_CACHE_ROOT", str(tmp_path_factory.mktemp("vllm")))
+        # Otherwise a program would use a cluster of Ray that was left on this machine.
+        patch.setenv("RAY_ADDRESS", "local")
         patch.delenv("VLLM_ALLOW_INSECURE_SERIALIZATION", raising=False)
         yield
 

@@ -177,6 +177,8 @@ class CrosshandleModelLoader(BaseModelLoader):
                 self._store.rm(name)
                 self._state_model = None
                 _log.warning("%s is removed again, and later engines load the weights: %s", name, error)
+                # The layers of the abandoned module have registered themselves here.
+                vllm_config.compilation_config.static_forward_context.clear()
                 return super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
         module = super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
         self._publish(module, model_config, after=_check_processed)
