@@ -119,10 +119,10 @@ class Program:
                 assert more, f"the process ended with {self.process.wait(STEP)}: {self.errors()}"
                 self._rest += more
 
-    def errors(self) -> str:
-        """Returns the end of what the program has written to its standard error."""
+    def errors(self, most: int = 3000) -> str:
+        """Returns the last `most` characters that the program has written to its standard error."""
         self._log.seek(0)
-        return self._log.read().decode(errors="replace")[-3000:]
+        return self._log.read().decode(errors="replace")[-most:]
 
     def ask(self, *call: Any, limit: float = STEP) -> Any:
         assert self.process.stdin is not None

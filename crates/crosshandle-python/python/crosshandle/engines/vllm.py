@@ -169,6 +169,13 @@ class CrosshandleModelLoader(BaseModelLoader):
             return held.hash
 
     def _load_and_publish(self, vllm_config: Any, model_config: Any, prefix: str) -> Any:
+        if _is_cpu() and model_config.quantization is not None:
+            # Native code of vLLM may write to these weights, which would end the process.
+            _log.warning(
+                "the weights are not published, and later engines load them: on the CPU, vLLM may write to weights of %s",
+                model_config.quantization,
+            )
+            return super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
         if _is_cpu():
             try:
                 return self._build(None, vllm_config, model_config, prefix)
