@@ -135,7 +135,7 @@ fn main() -> ExitCode {
             report("peers", &suite, |plan| {
                 let only = suite.only.as_deref();
                 let mut report = measure(peers::SCENARIOS, plan, only)?;
-                report.peers.extend(peers::versions());
+                report.peers.extend(report::record::iceoryx2());
                 program.measure("peers", plan, only, &mut report)?;
                 Ok(report)
             })

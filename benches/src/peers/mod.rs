@@ -3,8 +3,6 @@
 mod umf;
 mod wake;
 
-use std::collections::BTreeMap;
-
 use crate::harness::scenario::Scenario;
 
 /// The scenarios of peers, in the order of the table.
@@ -19,10 +17,3 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &umf::HANDLES,
     &umf::RECYCLE,
 ];
-
-/// Returns the versions of the peers that this program loads or has built in.
-pub(crate) fn versions() -> BTreeMap<String, String> {
-    let mut versions = crate::report::record::iceoryx2();
-    versions.extend(umf::version().map(|version| ("UMF".to_owned(), version)));
-    versions
-}

@@ -90,17 +90,6 @@ fn load() -> Result<&'static Library> {
     Ok(Box::leak(Box::new(library.context("no UMF")?)))
 }
 
-/// Returns UMF's version, or `None` if UMF is not installed.
-pub(super) fn version() -> Option<String> {
-    let library = load().ok()?;
-    // SAFETY: this is the function's type in `umf.h`.
-    let version =
-        unsafe { library.get::<unsafe extern "C" fn() -> c_int>(b"umfGetCurrentVersion") };
-    // SAFETY: the function has no requirements.
-    let version = unsafe { version.ok()?() };
-    Some(format!("{}.{}", version >> 16, version & 0xffff))
-}
-
 fn check(what: &str, code: c_int) -> Result<()> {
     ensure!(code == 0, "UMF's {what} returned {code}");
     Ok(())
@@ -234,7 +223,10 @@ impl BlockHandle {
     fn to_bytes(&self) -> Vec<u8> {
         // SAFETY: UMF returned the size with the handle.
         let bytes = unsafe { std::slice::from_raw_parts(self.handle.cast::<u8>(), self.bytes) };
-        bytes.to_vec()
+        // The importer reads whole words.
+        let mut bytes = bytes.to_vec();
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        bytes
     }
 }
 
@@ -370,7 +362,7 @@ fn import(participant: &Participant) -> Result<Outcome> {
         let each = words.len() / OBJECTS;
         ensure!(
             each * 8 * OBJECTS == theirs.len(),
-            "UMF's handles have odd sizes"
+            "UMF's handles have different sizes"
         );
         let mut push = |row, side, time| {
             if batch >= WARM_UP {
