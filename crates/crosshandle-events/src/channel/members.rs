@@ -244,9 +244,11 @@ impl<P: Platform> Channel<'_, P> {
         if !member.end(key, state) {
             return;
         }
-        // Consumers wait for the next item, and producers for this cursor.
+        // Consumers wait for the next item. Producers wait for this cursor, or for the head, which
+        // a consumer may have advanced without waking them.
         waiting::nudge::<P>(self.position(self.published()));
         waiting::nudge::<P>(&member.cursor);
+        waiting::nudge::<P>(&self.head.head);
     }
 
     /// Returns the writer of a slot if it is alive.
