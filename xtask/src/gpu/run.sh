@@ -202,6 +202,7 @@ unpacked() {
 if wants driver; then
     run "driver" "$here/crosshandle-cuda-units" --include-ignored --test-threads 1
     run "driver, adapter" "$here/adapter-units" on_a_gpu --include-ignored --test-threads 1
+    run "driver, store" "$here/store-units" on_a_gpu --include-ignored --test-threads 1
     run "names of threads" "$here/crosshandle-threads" --exact every_thread_of_the_library_has_a_documented_name
 fi
 if wants suite; then
