@@ -1,6 +1,6 @@
 """Measures the Python module and its peers in the same run: `cargo xtask bench python`.
 
-    bench.py [host] [gpu] [stages] [--only TEXT]
+    bench.py [host] [gpu] [loader] [stages] [--only TEXT]
 
 `stages` compares nothing. It shows how the time of a first opening on a GPU is divided. """
 
@@ -14,7 +14,7 @@ from harness import HEAD
 
 def main(arguments: list[str]) -> int:
     only = arguments[arguments.index("--only") + 1] if "--only" in arguments else ""
-    suites = [name for name in ("host", "gpu", "stages") if name in arguments]
+    suites = [name for name in ("host", "gpu", "loader", "stages") if name in arguments]
     if not suites:
         suites = ["host"]
     failed = 0
@@ -23,6 +23,10 @@ def main(arguments: list[str]) -> int:
             import gpu
 
             rows = gpu.ROWS
+        elif suite == "loader":
+            import loader
+
+            rows = loader.ROWS
         elif suite == "stages":
             import stages
 

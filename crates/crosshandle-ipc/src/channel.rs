@@ -19,6 +19,7 @@ use crosshandle_os::process;
 use crosshandle_os::threads::exchange::{self, Next, Registration, Source, Watch};
 use crosshandle_types::Access;
 use crosshandle_types::error::{Error, Result};
+use crosshandle_types::report::ChannelReport;
 use crosshandle_types::sync::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{fstat, stat};
@@ -103,6 +104,19 @@ impl Layout {
 /// A function to call when a member of another process has left.
 pub type Departure = dyn Fn() + Send + Sync;
 
+/// Maximum number of channels that a report lists.
+const MAX_LISTED: usize = 256;
+
+/// The channels that this process has open.
+static OPEN: PerProcess<Mutex<Vec<Weak<ChannelControl>>>> = PerProcess::new(Mutex::default);
+
+/// Describes the channels that this process has open.
+pub fn reports() -> Vec<ChannelReport> {
+    let open: Vec<_> = OPEN.lock().iter().filter_map(Weak::upgrade).collect();
+    let reports = open.iter().take(MAX_LISTED);
+    reports.filter_map(|control| control.report()).collect()
+}
+
 /// The words of a channel, mapped in this process.
 pub struct ChannelControl {
     words: Channel<'static, Os>,
@@ -116,6 +130,7 @@ pub struct ChannelControl {
     awaits_exit: bool,
     watches: Mutex<BTreeMap<(ChannelRole, u8), PeerWatch>>,
     departed: OnceLock<Box<Departure>>,
+    name: OnceLock<String>,
     _lock: LivenessLock,
     /// Only if the process as a whole owns the liveness locks.
     _sole: Option<SoleOpening>,
@@ -202,6 +217,7 @@ impl ChannelControl {
             awaits_exit,
             watches: Mutex::default(),
             departed: OnceLock::new(),
+            name: OnceLock::new(),
             _lock: lock,
             _sole: sole,
             file,
@@ -209,7 +225,11 @@ impl ChannelControl {
         };
         // The previous process with this number is dead, because its lock was free.
         control.words.remove_dead(&Former(owner));
-        Ok(Arc::new(control))
+        let control = Arc::new(control);
+        let mut open = OPEN.lock();
+        open.retain(|control| control.strong_count() > 0);
+        open.push(Arc::downgrade(&control));
+        Ok(control)
     }
 
     /// Returns the state machine on the words.
@@ -221,6 +241,24 @@ impl ChannelControl {
     /// Returns this opening's number in the channel.
     pub fn owner(&self) -> u16 {
         self.owner
+    }
+
+    /// Sets the name that reports show. Only the first call has an effect.
+    pub fn set_name(&self, name: &str) {
+        let _ = self.name.set(name.to_owned());
+    }
+
+    fn report(&self) -> Option<ChannelReport> {
+        self.remove_dead();
+        let status = fstat(&self.file).ok()?;
+        Some(ChannelReport {
+            channel: format!("{:016x}", status.st_ino),
+            name: self.name.get().cloned(),
+            depth: self.words.shape().depth(),
+            published: self.words.published(),
+            producers: self.words.living_producers().count() as u64,
+            consumers: self.words.living_consumers().count() as u64,
+        })
     }
 
     /// Sets the function that is called when another process has died, on the exchange thread. Only

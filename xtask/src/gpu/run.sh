@@ -297,7 +297,7 @@ if wants bench; then
 fi
 if wants bench-python; then
     if python_module && python3 -c 'import torch'; then
-        run "bench python" env "PYTHONPATH=$site" python3 -B "$here/python/bench/bench.py" gpu
+        run "bench python" env "PYTHONPATH=$site" python3 -B "$here/python/bench/bench.py" gpu loader
         cat "$out/bench-python.log"
     else
         row "bench python: no torch" 0 1 0 0

@@ -178,9 +178,8 @@ impl<'a, P: Platform> Channel<'a, P> {
     /// is the number of the next item of a queue.
     fn is_in_ring(&self, slot: u16, state: SlotState, head: u64) -> bool {
         let position = self.load_position(state.number());
-        let is_named = position.is_used()
-            && position.slot() == slot
-            && position.distance(state.number()) == 0;
+        let is_named =
+            position.is_used() && position.slot() == slot && position.distance(state.number()) == 0;
         is_named && !(self.shape.delivery() == Delivery::Queue && state.is_before(head))
     }
 

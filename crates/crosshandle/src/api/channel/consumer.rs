@@ -8,6 +8,7 @@ use crate::api::memory::MemoryRange;
 use crate::api::queue::Queue;
 use crosshandle_events::channel::{self, ChannelError, MemberKey, Presence, Received};
 use crosshandle_ipc::channel::ChannelRole;
+use crosshandle_os::process;
 use crosshandle_types::SharedBytes;
 use crosshandle_types::error::{ChannelFault, Error, Result};
 use crosshandle_types::sync::Deadline;
@@ -35,6 +36,38 @@ pub struct Consumer {
     wake: Option<Arc<Event>>,
     notifier: Option<Notifier>,
     awaited: Option<Reached>,
+    polling: Polling,
+}
+
+/// How often a consumer that finds no item looks for deaths, which takes longer than the poll.
+#[derive(Default)]
+struct Polling {
+    /// When the consumer read the clock, by the system's monotonic clock.
+    last: u64,
+    /// Number of polls until the consumer reads the clock again.
+    skipped: u32,
+}
+
+impl Polling {
+    /// Number of polls in a tight loop for which the consumer reads the clock once.
+    const POLLS: u32 = 32;
+    /// Longest time in nanoseconds between two readings in a tight loop.
+    const TIGHT: u64 = 100_000;
+
+    /// Returns whether the consumer may look for deaths after this poll.
+    #[inline]
+    fn is_due(&mut self) -> bool {
+        if self.skipped > 0 {
+            self.skipped -= 1;
+            return false;
+        }
+        let now = process::monotonic_nanoseconds();
+        if now.saturating_sub(self.last) < Self::TIGHT {
+            self.skipped = Self::POLLS;
+        }
+        self.last = now;
+        true
+    }
 }
 
 /// The parts of a consumer that its items use.
@@ -114,6 +147,7 @@ impl Consumer {
             wake: None,
             notifier: None,
             awaited: None,
+            polling: Polling::default(),
         })
     }
 
@@ -257,7 +291,9 @@ impl Consumer {
                         self.wrap(item)?
                     }
                     Received::Empty => {
-                        core.look_for_deaths();
+                        if self.polling.is_due() {
+                            core.look_for_deaths();
+                        }
                         return self.end_or_last();
                     }
                 }
@@ -281,7 +317,7 @@ impl Consumer {
 
     /// Returns whether more items can come, after no item was found.
     fn end_or_last(&mut self) -> Result<Option<Item>> {
-        let core = Arc::clone(&self.shared.core);
+        let core = &*self.shared.core;
         let Presence::Gone { died } = core.words().producers() else {
             return Ok(None);
         };

@@ -160,6 +160,7 @@ impl Channel {
         let description = Description::new(&plan, words.handle()?.as_bytes(), slots_bytes);
         description.store(items.bytes()?)?;
         let control = ChannelControl::create(words.descriptor()?, shape, !is_on_host)?;
+        control.set_name(name);
         Ok(Self {
             core: ChannelCore::new(context, companion, plan, control, items, slots, words),
             opened: None,
