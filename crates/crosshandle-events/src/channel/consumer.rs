@@ -193,6 +193,9 @@ impl<P: Platform> Channel<'_, P> {
             let is_changed = || word.load(Ordering::Acquire) >> 32 != seen.0 >> 32;
             let is_patient = consumer.patience.spins();
             if !waiting::spin::<P>(is_patient, deadline, is_changed)? {
+                if self.skip_replaced(consumer) {
+                    continue;
+                }
                 let slept = self.sleep(word, seen.0, peers, deadline)?;
                 consumer.patience.note_sleep(slept);
             }
@@ -227,6 +230,49 @@ impl<P: Platform> Channel<'_, P> {
         1 << item.place
     }
 
+    /// Returns whether the consumer holds its maximum number of slots.
+    pub fn is_full(&self, consumer: &Consumer) -> bool {
+        consumer.used.trailing_ones() >= u32::from(self.shape.held())
+    }
+
+    /// Returns the lowest number of the signals after which slots of this consumer become free.
+    pub fn next_release(&self, consumer: &Consumer) -> Option<u64> {
+        let member = &self.consumers[usize::from(consumer.key.index)];
+        let places =
+            (0..member.free_after.len()).filter(|place| consumer.deferred >> place & 1 != 0);
+        places
+            .map(|place| member.free_after[place].load(Ordering::Relaxed))
+            .min()
+    }
+
+    /// Moves a consumer to the oldest item if the next one was replaced. Returns whether it was.
+    /// The words of the ring do not show this if 2²³ items, less the depth, were published since.
+    pub fn skip_replaced(&self, consumer: &mut Consumer) -> bool {
+        let number = self.next_number(consumer);
+        let Some(oldest) = self.oldest_after(number) else {
+            return false;
+        };
+        self.skip_to(consumer, number, oldest);
+        true
+    }
+
+    fn skip_to(&self, consumer: &mut Consumer, number: u64, oldest: u64) {
+        match self.shape.delivery() {
+            Delivery::Queue => {
+                let _ = self.head.head.compare_exchange(
+                    number,
+                    oldest,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
+            }
+            Delivery::Broadcast => {
+                consumer.lost = consumer.lost.saturating_add(oldest.wrapping_sub(number));
+                self.move_cursor(consumer, oldest);
+            }
+        }
+    }
+
     /// Releases the slots whose signals are complete.
     pub fn release_complete(&self, consumer: &mut Consumer, peers: &dyn Peers) {
         let member = &self.consumers[usize::from(consumer.key.index)];
@@ -248,7 +294,7 @@ impl<P: Platform> Channel<'_, P> {
     }
 
     /// Takes the next item of a queue.
-    fn take(&self, consumer: &Consumer, place: u8) -> Attempt {
+    fn take(&self, consumer: &mut Consumer, place: u8) -> Attempt {
         let head = &self.head.head;
         let number = head.load(Ordering::Acquire);
         let before = self.load_position(number);
@@ -256,7 +302,7 @@ impl<P: Platform> Channel<'_, P> {
             Found::Nothing => Attempt::Empty,
             Found::Unknown => Attempt::Retry,
             Found::Replaced { oldest } => {
-                let _ = head.compare_exchange(number, oldest, Ordering::AcqRel, Ordering::Relaxed);
+                self.skip_to(consumer, number, oldest);
                 Attempt::Retry
             }
             Found::Item if before.is_taken() => {
@@ -291,8 +337,7 @@ impl<P: Platform> Channel<'_, P> {
             Found::Nothing => Attempt::Empty,
             Found::Unknown => Attempt::Retry,
             Found::Replaced { oldest } => {
-                consumer.lost = consumer.lost.saturating_add(oldest.wrapping_sub(number));
-                self.move_cursor(consumer, oldest);
+                self.skip_to(consumer, number, oldest);
                 Attempt::Retry
             }
             Found::Item => {
