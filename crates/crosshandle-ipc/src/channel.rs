@@ -798,7 +798,7 @@ mod tests {
     }
 
     fn file() -> Arc<OwnedFd> {
-        let len = ChannelControl::len_of(&small());
+        let len = ChannelControl::len_of(&small()) as u64;
         Arc::new(memfd::create("test", len).expect("a file"))
     }
 
@@ -847,7 +847,9 @@ mod tests {
         let mut second = Second::start("the_death_of_a_member_without_a_card_is_noticed", &file);
         second.owner();
         let (departed, has_departed) = mpsc::channel();
-        first.on_departure(Box::new(move || drop(departed.send(()))));
+        first.on_departure(Box::new(move || {
+            let _ = departed.send(());
+        }));
         first.watch_peers();
         assert!(first.watch_peers(), "the member is not watched");
         drop(second);
