@@ -189,6 +189,9 @@ macro_rules! for_each_case {
             channel {
                 items_cross_in_both_directions
                 queues_publish_and_release
+                leaving_members_wait_for_their_queues
+                no_slot_is_reused_while_a_queue_writes_it
+                consumers_wait_for_their_own_queues
                 deaths_cost_no_slot
                 broadcasts_reach_every_consumer
                 kills_after_any_instruction_cost_nothing

@@ -971,8 +971,9 @@ crosshandle_result crosshandle_producer_create(const crosshandle_channel *channe
 /**
  * Reserves a slot for an item. This call does not wait.
  *
- * Errors: `CROSSHANDLE_EXHAUSTED` if the producer has its maximum number of reserved slots. The
- * caller publishes or closes the slot.
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the producer has its maximum number of reserved slots, and
+ * `CROSSHANDLE_TIMED_OUT` if queues still write all free slots. The caller publishes or closes the
+ * slot.
  */
 crosshandle_result crosshandle_producer_reserve(const crosshandle_producer *producer,
                                                 crosshandle_slot **slot);

@@ -195,6 +195,9 @@ impl<P: Platform> Channel<'_, P> {
             let is_changed = || word.load(Ordering::Acquire) >> 32 != seen.0 >> 32;
             let is_patient = consumer.patience.spins();
             if !waiting::spin::<P>(is_patient, deadline, is_changed)? {
+                if self.skip_replaced(consumer) {
+                    continue;
+                }
                 let slept = self.sleep(word, seen.0, peers, deadline)?;
                 consumer.patience.note_sleep(slept);
             }
@@ -229,6 +232,55 @@ impl<P: Platform> Channel<'_, P> {
         1 << item.place
     }
 
+    /// Returns whether the consumer holds its maximum number of slots.
+    pub fn is_full(&self, consumer: &Consumer) -> bool {
+        consumer.used.trailing_ones() >= u32::from(self.shape.held())
+    }
+
+    /// Returns the lowest number of the signals after which slots of this consumer become free.
+    pub fn next_release(&self, consumer: &Consumer) -> Option<u64> {
+        let member = &self.consumers[usize::from(consumer.key.index)];
+        let places =
+            (0..member.free_after.len()).filter(|place| consumer.deferred >> place & 1 != 0);
+        places
+            .map(|place| member.free_after[place].load(Ordering::Relaxed))
+            .min()
+    }
+
+    /// Moves a consumer to the oldest item if the next one was replaced. Returns whether it was.
+    /// The words of the ring do not show this if 2²³ items, less the depth, were published since.
+    pub fn skip_replaced(&self, consumer: &mut Consumer) -> bool {
+        let number = self.next_number(consumer);
+        let Some(oldest) = self.oldest_after(number) else {
+            return false;
+        };
+        self.skip_to(consumer, number, oldest);
+        true
+    }
+
+    fn skip_to(&self, consumer: &mut Consumer, number: u64, oldest: u64) {
+        match self.shape.delivery() {
+            Delivery::Queue => {
+                let seen = self.load_head();
+                if seen.number() == number {
+                    self.advance_head(seen, oldest);
+                }
+            }
+            Delivery::Broadcast => {
+                consumer.lost = consumer.lost.saturating_add(oldest.wrapping_sub(number));
+                self.move_cursor(consumer, oldest);
+            }
+        }
+    }
+
+    /// Advances the head of a queue, which had the value `seen`. Returns whether it did.
+    fn advance_head(&self, seen: Cursor, to: u64) -> bool {
+        let (from, to) = (seen.0, Cursor::new(to).0);
+        (self.head.head)
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
+    }
+
     /// Releases the slots whose signals are complete.
     pub fn release_complete(&self, consumer: &mut Consumer, peers: &dyn Peers) {
         let member = &self.consumers[usize::from(consumer.key.index)];
@@ -250,29 +302,25 @@ impl<P: Platform> Channel<'_, P> {
     }
 
     /// Takes the next item of a queue.
-    fn take(&self, consumer: &Consumer, place: u8) -> Attempt {
-        let head = &self.head.head;
+    fn take(&self, consumer: &mut Consumer, place: u8) -> Attempt {
         let seen = self.load_head();
         let number = seen.number();
         let before = self.load_position(number);
-        let advance = |to: u64| {
-            let (from, to) = (seen.0, Cursor::new(to).0);
-            head.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed)
-        };
         match self.find(before, number) {
             Found::Nothing => Attempt::Empty,
             Found::Unknown => Attempt::Retry,
             Found::Replaced { oldest } => {
-                let _ = advance(oldest);
+                self.skip_to(consumer, number, oldest);
                 Attempt::Retry
             }
             Found::Item => {
                 self.hold(consumer, place, before);
-                if !self.is_protected(before, number) || advance(number.wrapping_add(1)).is_err() {
+                let next = number.wrapping_add(1);
+                if !self.is_protected(before, number) || !self.advance_head(seen, next) {
                     self.unhold(consumer.key, place);
                     return Attempt::Retry;
                 }
-                Self::wake(head, seen.0);
+                Self::wake(&self.head.head, seen.0);
                 self.item(consumer, before, number, place)
             }
         }
@@ -286,8 +334,7 @@ impl<P: Platform> Channel<'_, P> {
             Found::Nothing => Attempt::Empty,
             Found::Unknown => Attempt::Retry,
             Found::Replaced { oldest } => {
-                consumer.lost = consumer.lost.saturating_add(oldest.wrapping_sub(number));
-                self.move_cursor(consumer, oldest);
+                self.skip_to(consumer, number, oldest);
                 Attempt::Retry
             }
             Found::Item => {

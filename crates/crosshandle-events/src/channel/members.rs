@@ -72,6 +72,13 @@ pub trait Peers {
         true
     }
 
+    /// Returns whether the queue that writes the latest item of a slot has ended its work. Asked
+    /// only for items that were published as unfinished.
+    fn is_written(&self, slot: u16) -> bool {
+        let _ = slot;
+        true
+    }
+
     /// Called before the calling thread sleeps, so that the caller can watch the processes of other
     /// members.
     fn before_sleep(&self) {}

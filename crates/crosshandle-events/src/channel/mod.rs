@@ -77,6 +77,11 @@ pub enum ChannelError {
     NoPlace,
     /// The member holds as many slots as the channel allows it.
     TooManyHeld,
+    /// No slot is free until the queue that writes the item in this slot has ended its work.
+    Unfinished {
+        /// The slot.
+        slot: u16,
+    },
     /// Every producer has left or died, and no item is left.
     NoProducer {
         /// Whether at least one of the producers died.
@@ -155,6 +160,14 @@ impl<'a, P: Platform> Channel<'a, P> {
         }
         Self::advance(&self.head.tail, tail);
         tail.wrapping_add(1)
+    }
+
+    /// Returns the number of the latest published item in a slot, as far as the slot's state keeps
+    /// it. Returns `None` while a producer writes to the slot. The only producer of a channel knows
+    /// itself to which slots it writes.
+    pub fn latest_in(&self, slot: u16) -> Option<u64> {
+        let state = SlotState(self.slots.get(usize::from(slot))?.load(Ordering::SeqCst));
+        state.writer().is_none().then_some(state.number())
     }
 
     fn position(&self, number: u64) -> &'a P::AtomicU64 {

@@ -23,6 +23,8 @@ pub struct Producer {
     earlier: Vec<u16>,
     /// Candidates that are not in the ring, while they are being checked.
     outside: Vec<(u16, SlotState)>,
+    /// A slot that a queue still wrote when slots were last sought.
+    unfinished: Option<u16>,
     /// Slots that consumers held when they were last read, one bit for each.
     held: Vec<u64>,
     /// A number up to which all consumers have advanced.
@@ -73,6 +75,7 @@ impl<P: Platform> Channel<'_, P> {
             candidates: Vec::with_capacity(self.slots.len()),
             earlier: Vec::with_capacity(self.slots.len()),
             outside: Vec::with_capacity(self.slots.len()),
+            unfinished: None,
             held: vec![0; self.slots.len().div_ceil(64)],
             passed: 0,
             examined: 0,
@@ -84,7 +87,8 @@ impl<P: Platform> Channel<'_, P> {
     ///
     /// # Errors
     /// Returns [`ChannelError::TooManyHeld`] if the producer has its maximum number of reserved
-    /// slots, and [`ChannelError::Corrupt`] if no slot is free, which honest members rule out.
+    /// slots, [`ChannelError::Unfinished`] if queues still write all other slots, and
+    /// [`ChannelError::Corrupt`] if no slot is free, which honest members rule out.
     pub fn reserve(&self, producer: &mut Producer, peers: &dyn Peers) -> Result<u16, ChannelError> {
         if producer.reserved >= self.shape.reserved() {
             return Err(ChannelError::TooManyHeld);
@@ -105,6 +109,11 @@ impl<P: Platform> Channel<'_, P> {
             producer.candidates.clear();
             self.acquire_free(producer, 0..self.shape.slots(), peers);
             if attempt > 1 {
+                if producer.spare.is_empty()
+                    && let Some(slot) = producer.unfinished
+                {
+                    return Err(ChannelError::Unfinished { slot });
+                }
                 self.remove_dead(peers);
                 P::spin_hint();
             }
@@ -151,10 +160,38 @@ impl<P: Platform> Channel<'_, P> {
     /// # Errors
     /// After an error the slot is still reserved. Returns [`ChannelError::TimedOut`] if the channel
     /// stayed full, and [`ChannelError::Corrupt`] if the words contradict each other.
+    #[inline]
     pub fn publish(
         &self,
         producer: &mut Producer,
         slot: u16,
+        peers: &dyn Peers,
+        deadline: Option<P::Instant>,
+    ) -> Result<u64, ChannelError> {
+        self.publish_as(producer, slot, false, peers, deadline)
+    }
+
+    /// Publishes an item that a queue may still write, as [`publish`](Self::publish) does. The slot
+    /// is not reused until [`Peers::is_written`] returns `true`.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_unfinished(
+        &self,
+        producer: &mut Producer,
+        slot: u16,
+        peers: &dyn Peers,
+        deadline: Option<P::Instant>,
+    ) -> Result<u64, ChannelError> {
+        self.publish_as(producer, slot, true, peers, deadline)
+    }
+
+    #[inline]
+    fn publish_as(
+        &self,
+        producer: &mut Producer,
+        slot: u16,
+        is_unfinished: bool,
         peers: &dyn Peers,
         deadline: Option<P::Instant>,
     ) -> Result<u64, ChannelError> {
@@ -177,7 +214,8 @@ impl<P: Platform> Channel<'_, P> {
                 let writing = match self.has_sole_producer() {
                     true => SlotState::idle(number),
                     false => SlotState::written_by(number, key.index, key.generation),
-                };
+                }
+                .unfinished_if(is_unfinished);
                 state.store(writing.0, Ordering::Release);
                 let after = Position::new(number, slot);
                 let word = self.position(number);
@@ -186,7 +224,8 @@ impl<P: Platform> Channel<'_, P> {
                 if swapped.is_ok() {
                     self.advance_tail(number);
                     if !self.has_sole_producer() {
-                        state.store(SlotState::idle(number).0, Ordering::Release);
+                        let idle = SlotState::idle(number).unfinished_if(is_unfinished);
+                        state.store(idle.0, Ordering::Release);
                     }
                     Self::wake(word, before.0);
                     producer.reserved = producer.reserved.saturating_sub(1);
@@ -277,6 +316,7 @@ impl<P: Platform> Channel<'_, P> {
     ) {
         let mut outside = std::mem::take(&mut producer.outside);
         let head = self.load_head().number();
+        producer.unfinished = None;
         for slot in candidates {
             if slot >= self.shape.slots() || producer.owns(slot) {
                 continue;
@@ -285,9 +325,15 @@ impl<P: Platform> Channel<'_, P> {
             let is_written = state
                 .writer()
                 .is_some_and(|writer| self.living_writer(writer).is_some());
-            if !is_written && !self.is_in_ring(slot, state, head) {
-                outside.push((slot, state));
+            if is_written || self.is_in_ring(slot, state, head) {
+                continue;
             }
+            if state.is_unfinished() && !peers.is_written(slot) {
+                producer.unfinished = Some(slot);
+                self.add_candidate(producer, slot);
+                continue;
+            }
+            outside.push((slot, state));
         }
         // The lists are read after the ring, so a slot that no list names stays free.
         self.read_held(producer, peers);

@@ -112,7 +112,8 @@ impl Cursor {
 
 /// The state word of a slot.
 ///
-/// - 0–7: index of the producer that writes to the slot, plus 1, or 0 if none does.
+/// - 0–6: index of the producer that writes to the slot, plus 1, or 0 if none does.
+/// - 7, `UNFINISHED`: a queue may still write the item after its publication.
 /// - 8–15: lower bits of that producer's generation.
 /// - 16–63: number of the latest item in the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,6 +121,7 @@ pub(super) struct SlotState(pub(super) u64);
 
 impl SlotState {
     const NUMBER_SHIFT: u32 = 16;
+    const UNFINISHED: u64 = 1 << 7;
     /// The state of a slot that no item was in yet.
     pub(super) const UNUSED: Self = Self::idle(u64::MAX);
 
@@ -144,9 +146,18 @@ impl SlotState {
         ahead as i64 > 0
     }
 
+    /// Returns the state with the mark that a queue may still write the item.
+    pub(super) const fn unfinished_if(self, is_unfinished: bool) -> Self {
+        Self(self.0 | if is_unfinished { Self::UNFINISHED } else { 0 })
+    }
+
+    pub(super) const fn is_unfinished(self) -> bool {
+        self.0 & Self::UNFINISHED != 0
+    }
+
     /// Returns the index and the generation of the writer.
     pub(super) fn writer(self) -> Option<(usize, u8)> {
-        let index = usize::from(self.0 as u8).checked_sub(1)?;
+        let index = usize::from(self.0 as u8 & 0x7f).checked_sub(1)?;
         Some((index, (self.0 >> 8) as u8))
     }
 }

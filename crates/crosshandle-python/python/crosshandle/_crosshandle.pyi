@@ -625,8 +625,9 @@ class Producer:
     def try_send(self, value: Any, *, user: Any = None) -> int | None:
         """Sends an array or bytes as `send` does, or returns `None` if the channel is full."""
     def reserve(self, *, timeout: float | None = None) -> Slot:
-        """Reserves a slot. The `with` statement publishes it at the end of its block, and waits for
-        room for at most `timeout` seconds."""
+        """Reserves a slot, and waits only for queues that still write all free slots. The `with`
+        statement publishes the slot at the end of its block, and waits for room for at most
+        `timeout` seconds."""
     @property
     def members(self) -> tuple[int, int]:
         """The numbers of producers and of consumers that are alive."""
