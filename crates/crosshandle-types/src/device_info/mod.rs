@@ -145,6 +145,9 @@ pub struct Capabilities {
     pub physical_memory_sharing: bool,
     /// Whether the device's events can be shared.
     pub event_sharing: bool,
+    /// Whether code on the device can wait for events, and signal events with a single signaller.
+    /// On the host, such code runs in threads of the program.
+    pub device_signals: bool,
     /// Whether importers can be limited to reading.
     pub read_only_memory: bool,
     /// Whether the host can access device memory through its address.

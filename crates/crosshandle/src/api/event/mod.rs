@@ -1,11 +1,13 @@
 //! Events, which are counters of signals that processes share.
 
 mod callback;
+pub(crate) mod device;
 mod notifier;
 mod reached;
 mod set;
 
 pub use callback::Subscription;
+pub use device::{DeviceEvent, DeviceEventAddresses};
 pub use notifier::{Notification, Notifier};
 pub use reached::{Reached, Values};
 pub use set::EventSet;
@@ -88,6 +90,7 @@ pub struct EventOptions {
     profiling: bool,
     low_power: bool,
     isolated: bool,
+    single_signaller: bool,
 }
 
 impl EventOptions {
@@ -124,6 +127,16 @@ impl EventOptions {
     /// An isolated event costs this process a page and a descriptor, and each importer a page.
     pub fn isolated(mut self, isolated: bool) -> Self {
         self.isolated = isolated;
+        self
+    }
+
+    /// Sets whether only device code of this process signals the event (default: no).
+    ///
+    /// Kernels and captured graphs can signal no other events, because a GPU cannot take the next
+    /// number together with hosts. [`Context::device_event`](crate::Context::device_event) returns
+    /// what a kernel needs. All other signals, also by queues and by other processes, are refused.
+    pub fn single_signaller(mut self, single_signaller: bool) -> Self {
+        self.single_signaller = single_signaller;
         self
     }
 
@@ -181,6 +194,7 @@ impl Event {
             options.mode(),
             options.isolated,
             options.profiling,
+            options.single_signaller,
             context.backend().driver_events(),
         )?;
         let exporter = is_shareable.then(|| Arc::clone(context));
@@ -193,10 +207,14 @@ impl Event {
         options: EventOptions,
         deadline: &OpenDeadline,
     ) -> Result<Self> {
-        if options.shareable.is_some() || options.profiling || options.isolated {
+        if options.shareable.is_some()
+            || options.profiling
+            || options.isolated
+            || options.single_signaller
+        {
             return Err(Error::invalid(
-                "whether an event can be shared, is isolated or takes timestamps is chosen where it is created, \
-                 not where it is opened",
+                "whether an event can be shared, is isolated, takes timestamps or has a single signaller is \
+                 chosen where it is created, not where it is opened",
             ));
         }
         let fields = handle.fields();
@@ -219,6 +237,14 @@ impl Event {
             core,
             exporter: None,
         })
+    }
+
+    /// Returns an event that cannot make handles.
+    pub(crate) fn of(core: &Arc<EventCore>) -> Self {
+        Self {
+            core: Arc::clone(core),
+            exporter: None,
+        }
     }
 
     pub(crate) fn core(&self) -> &Arc<EventCore> {
@@ -428,7 +454,7 @@ impl Event {
     /// the next number.
     #[inline]
     pub fn submitted(&self) -> u64 {
-        self.core.issued()
+        self.core.submitted()
     }
 
     /// Returns the largest number such that all signals up to it have succeeded or failed.
@@ -439,7 +465,7 @@ impl Event {
 
     /// Returns the state of the event without waiting.
     pub fn status(&self) -> EventStatus {
-        let submitted = self.core.issued();
+        let submitted = self.core.submitted();
         EventStatus {
             submitted,
             completed: self.core.completed(),
