@@ -1,8 +1,8 @@
 /* Crosshandle in code on a device: kernels signal shared events and wait for them.
  *
- * The header compiles with nvcc and NVRTC for kernels, and with any C++11 compiler for the host. It
- * needs no other header there. A kernel takes a `crosshandle_device_event` by value, which
- * `crosshandle_device_event_get` fills.
+ * The header compiles with nvcc and NVRTC for kernels, and with any C++11 compiler for the host.
+ * NVRTC needs no other header. A kernel takes a `crosshandle_device_event` by value, which
+ * `crosshandle_event_open_on_device` fills.
  *
  *     __global__ void consume(crosshandle_device_event full, crosshandle_device_event empty, ...)
  *     {
@@ -24,29 +24,19 @@
 #define CROSSHANDLE_CUH
 
 #if defined(__CUDACC_RTC__)
-typedef unsigned int crosshandle_u32;
-typedef unsigned long long crosshandle_u64;
-#else
-#include <stdint.h>
-typedef uint32_t crosshandle_u32;
-typedef unsigned long long crosshandle_u64;
-#endif
-
-/* An event as code on a device uses it. The addresses are valid on the device of the context that
- * filled the structure, as long as that object lives. */
-#ifndef CROSSHANDLE_DEVICE_EVENT
-#define CROSSHANDLE_DEVICE_EVENT
+/* The structure of crosshandle.h, which needs headers that NVRTC does not have. */
 typedef struct crosshandle_device_event {
-    /* The event's words, which all processes share. */
     void *words;
-    /* The number of signals by code on the device, or null if the code may only wait. */
     void *signalled;
-    /* The number of calls of wait_next. */
     void *awaited;
-    /* The word that tells code on the device to stop, or null. */
     void *abort;
 } crosshandle_device_event;
+#else
+#include "crosshandle.h"
 #endif
+
+typedef unsigned int crosshandle_u32;
+typedef unsigned long long crosshandle_u64;
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define CROSSHANDLE_DEVICE __device__ __forceinline__

@@ -5,9 +5,7 @@
 use super::library::CaptureLibrary;
 use super::{Driver, GraphHandle, StreamHandle, UserObjectHandle};
 use crosshandle_types::error::{Error, Result};
-use cudarc::driver::sys::{
-    CUstreamCaptureStatus, CUuserObject_flags, CUuserObjectRetain_flags,
-};
+use cudarc::driver::sys::{CUstreamCaptureStatus, CUuserObject_flags, CUuserObjectRetain_flags};
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
@@ -46,7 +44,9 @@ impl Driver {
             )
         })?;
         if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as c_uint {
-            return Err(Error::invalid("the capture of this stream is not active any more"));
+            return Err(Error::invalid(
+                "the capture of this stream is not active any more",
+            ));
         }
         Ok(capture)
     }

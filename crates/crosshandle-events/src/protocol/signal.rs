@@ -236,7 +236,12 @@ impl<P: Platform> Slot<P> {
 
     /// Takes all numbers up to `number` for `owner`, after it has updated the words, `finished` and
     /// `runs`. Returns `false` if `issued` is no longer `current`.
-    pub(super) fn take_number(&self, current: Issued, number: u64, owner: Owner) -> Result<bool, IssueError> {
+    pub(super) fn take_number(
+        &self,
+        current: Issued,
+        number: u64,
+        owner: Owner,
+    ) -> Result<bool, IssueError> {
         if current.is_complete() {
             self.catch_up_all(current);
             self.record_finished_up_to(current.number());

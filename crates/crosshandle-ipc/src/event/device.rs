@@ -14,7 +14,9 @@
 
 use super::EventCore;
 use crate::event_arena::BackendPinner;
-use crosshandle_events::{DeviceWait, FailureReason, IssueError, Outcome, Owner, RING, Ticket, WINDOW};
+use crosshandle_events::{
+    DeviceWait, FailureReason, IssueError, Outcome, Owner, RING, Ticket, WINDOW,
+};
 use crosshandle_types::error::{Error, Result};
 use std::ptr;
 use std::sync::Arc;

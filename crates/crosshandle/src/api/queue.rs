@@ -6,7 +6,7 @@ use crate::api::event::Event;
 use crate::api::event::device::Recorder;
 use crate::api::memory::Opened;
 use crosshandle_events::Outcome;
-use crosshandle_hal::{BackendQueue, NativeQueue, Submission, WaitList, WaitPoint, Work};
+use crosshandle_hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crosshandle_handle::BackendKind;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Deadline;
@@ -193,7 +193,10 @@ impl Queue {
     #[inline]
     fn capture(&self) -> Result<Option<u64>> {
         match self.is_adopted {
-            true => self.inner.native().map_or(Ok(None), |queue| queue.capture()),
+            true => self
+                .inner
+                .native()
+                .map_or(Ok(None), |queue| queue.capture()),
             false => Ok(None),
         }
     }

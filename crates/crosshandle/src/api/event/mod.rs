@@ -257,6 +257,11 @@ impl Event {
         Arc::ptr_eq(&self.core, &other.core)
     }
 
+    /// Returns whether only device code of the event's creator signals it.
+    pub fn has_single_signaller(&self) -> bool {
+        self.core.is_single_signaller()
+    }
+
     /// Gives the event a name, which tools and errors of all processes that share the event show.
     /// Names are cut to 32 bytes of UTF-8. Only the process that created the event can name it. In
     /// other processes this call does nothing.

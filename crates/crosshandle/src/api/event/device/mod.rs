@@ -79,8 +79,8 @@ impl DeviceEvent {
                 core.device().info().name
             ))
         })??;
-        let is_signaller = event.core().is_single_signaller()
-            && event.core().is_created_in(core.exporter());
+        let is_signaller =
+            event.core().is_single_signaller() && event.core().is_created_in(core.exporter());
         let counts = counts(context, event.submitted())?;
         let abort = context.abort_word()?;
         let start = counts.as_ptr().expose_provenance();
@@ -153,10 +153,7 @@ impl Inner {
 
     /// Does the host's part for code on the device.
     fn help(&self) {
-        let has_lost_peer = self
-            .event
-            .core()
-            .help_device_code(&mut self.ensured.lock());
+        let has_lost_peer = self.event.core().help_device_code(&mut self.ensured.lock());
         if has_lost_peer && !self.has_told.swap(true, Ordering::Relaxed) {
             self.abort.set(true);
         }

@@ -92,9 +92,9 @@ impl Recorder {
         let launch = context.beside_captures(|| {
             let event = signaller(context, event)?;
             let fault = known_fault(capture);
-            let address = fault.as_ref().map_or(0, |fault| {
-                fault.memory.as_ptr().expose_provenance()
-            });
+            let address = fault
+                .as_ref()
+                .map_or(0, |fault| fault.memory.as_ptr().expose_provenance());
             let mut arguments = KernelArguments::new().with(&event).address(address);
             if let Some(fault) = fault {
                 arguments.keep(fault);
