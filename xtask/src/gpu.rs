@@ -27,9 +27,10 @@ const PROGRAMS: [(&str, &str); 5] = [
 
 /// Tests that need a GPU, each with its package, the arguments that select the tests, and the
 /// program's name in the pack.
-const TESTS: [(&str, &[&str], &str); 5] = [
+const TESTS: [(&str, &[&str], &str); 6] = [
     ("crosshandle-cuda", &["--lib"], "crosshandle-cuda-units"),
     ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
+    ("crosshandle-store", &["--lib"], "store-units"),
     ("crosshandle", &["--test", "threads"], "crosshandle-threads"),
     ("crosshandle", &["--test", "holder"], "crosshandle-holder"),
     (

@@ -29,6 +29,7 @@ mod gpu;
 mod needs;
 mod planted;
 mod process;
+mod progress;
 mod python;
 mod soak;
 mod step;
@@ -63,13 +64,18 @@ struct Cli {
 enum Task {
     /// Run every check: format, structure, lints, docs, licences, examples, doc tests, fuzzing,
     /// tests.
-    Test,
+    Test {
+        /// Run only the format, the style, the lints, and the unit tests and conformance tests of
+        /// the host device. Downloads nothing but crates.
+        #[arg(long)]
+        quick: bool,
+    },
     /// Check the English of comments and pages, the paths, terms and tests that pages name, the
     /// graph of the crates, and the sizes of allocations in parsers.
     Style,
     /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`,
     /// `bench host --record RUNS [--only NAME]` runs several times and keeps the results;
-    /// `bench cuda`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
+    /// `bench cuda`, `bench ur`, `bench peers`, `bench python host|gpu|stages [--only NAME]`.
     Bench {
         /// Arguments for the benchmark program, which `host --help` lists.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -159,7 +165,8 @@ fn main() -> ExitCode {
     soak::compile_if_asked();
     let task = Cli::parse().task;
     let outcome = Workspace::find().and_then(|workspace| match task {
-        Task::Test => test::run(&workspace),
+        Task::Test { quick: false } => test::run(&workspace),
+        Task::Test { quick: true } => test::run_quick(&workspace),
         Task::Style => style::run(&workspace),
         Task::Bench { args } => bench::run(&workspace, &args),
         Task::Figures => figures::run(&workspace),

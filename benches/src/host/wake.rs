@@ -33,17 +33,17 @@ const TIMERS_NS: f64 = 2000.0;
 const WARM_UP_TRIPS: usize = 100;
 
 /// One arrangement of the two processes.
-struct Arrangement {
+pub(crate) struct Arrangement {
     /// Row of round trips that are timed in batches.
-    batched: Option<&'static str>,
+    pub(crate) batched: Option<&'static str>,
     /// Row of round trips that are timed one by one.
-    single: &'static str,
+    pub(crate) single: &'static str,
     /// Index of the follower's CPU in the plan. The leader has CPU 0.
-    follower_cpu: usize,
-    raw_spins: bool,
-    waiters: Waiters,
+    pub(crate) follower_cpu: usize,
+    pub(crate) raw_spins: bool,
+    pub(crate) waiters: Waiters,
     /// Number of round trips that are timed one by one in each round, in a full and in a quick run.
-    singles: (usize, usize),
+    pub(crate) singles: (usize, usize),
 }
 
 const BATCHES: usize = 10;
@@ -116,7 +116,7 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
 };
 
 /// An object that one process signals and the other waits for. Signals are numbered from 1.
-trait Notifier {
+pub(crate) trait Notifier {
     /// Submits signal `number`, which is the next one.
     fn notify(&self, number: u64) -> Result<()>;
     /// Waits for signal `number`.
@@ -165,14 +165,14 @@ impl Notifier for Event {
 }
 
 /// The notifiers of both directions, and the number of the last round trip.
-struct PingPong<N> {
+pub(crate) struct PingPong<N> {
     ping: N,
     pong: N,
     number: u64,
 }
 
 impl<N: Notifier> PingPong<N> {
-    fn new(ping: N, pong: N) -> Self {
+    pub(crate) fn new(ping: N, pong: N) -> Self {
         Self {
             ping,
             pong,
@@ -189,7 +189,7 @@ impl<N: Notifier> PingPong<N> {
     }
 
     /// Replies to `count` round trips, as the follower.
-    fn answer(&mut self, count: usize) -> Result<()> {
+    pub(crate) fn answer(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             self.number += 1;
             self.ping.wait(self.number)?;
@@ -199,7 +199,7 @@ impl<N: Notifier> PingPong<N> {
     }
 
     /// Measures the round trips of one side in one round, as the leader.
-    fn measure(
+    pub(crate) fn measure(
         &mut self,
         participant: &Participant,
         arrangement: &Arrangement,
@@ -231,7 +231,7 @@ impl<N: Notifier> PingPong<N> {
 }
 
 /// Returns the number of round trips per side and round. Both processes make this many.
-fn trips(participant: &Participant, arrangement: &Arrangement) -> usize {
+pub(crate) fn trips(participant: &Participant, arrangement: &Arrangement) -> usize {
     let batched = if arrangement.batched.is_some() {
         BATCHES * TRIPS_PER_BATCH
     } else {

@@ -12,7 +12,6 @@
 //! a page or an image differs from the files.
 
 mod plot;
-pub(crate) mod record;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +19,7 @@ use std::fs;
 
 use crate::Result;
 use crate::workspace::Workspace;
-use record::{Record, Row, Statistic};
+use bench_report::{Record, Row, Unit, spread, verdict};
 
 /// The directory of the results, from the root of the checkout.
 pub(crate) const RESULTS: &str = "benches/results";
@@ -157,18 +156,9 @@ impl<'a> Marker<'a> {
 
     /// Returns each row of the results that the marker names, as it was measured in each run.
     fn rows<'r>(&self, record: &'r Record) -> Vec<Vec<&'r Row>> {
-        let first = record.runs.first().map_or(&[][..], |run| &run.rows);
-        let is_named = |id: &str| {
-            self.starts.is_empty() || self.starts.iter().any(|start| id.starts_with(start))
-        };
-        let named = first.iter().filter(|row| is_named(&row.id));
-        let runs_of = |row: &Row| {
-            let runs = record.runs.iter();
-            runs.flat_map(|run| &run.rows)
-                .filter(|other| other.id == row.id)
-                .collect()
-        };
-        named.map(runs_of).collect()
+        record.rows(|row| {
+            self.starts.is_empty() || self.starts.iter().any(|start| row.id.starts_with(start))
+        })
     }
 }
 
@@ -195,53 +185,35 @@ fn table(record: &Record, marker: &Marker<'_>, rows: &[Vec<&Row>]) -> String {
     );
     for runs in rows {
         let Some(row) = runs.first() else { continue };
-        let p99 = match row.statistic {
-            Statistic::P50 => "",
-            Statistic::P99 => ", p99",
+        let ours = spread(runs.iter().filter_map(|row| row.value(row.ours)));
+        let raw = spread(runs.iter().filter_map(|row| row.value(row.raw)));
+        let ratio = spread(runs.iter().filter_map(|row| row.ratio));
+        let show = |values: Option<[f64; 3]>, unit: Unit| {
+            values.map_or_else(|| "–".to_owned(), |[_, middle, _]| unit.show(middle))
         };
-        let of = |value: fn(&Row) -> Option<f64>| {
-            let mut values: Vec<_> = runs.iter().filter_map(|row| value(row)).collect();
-            values.sort_unstable_by(f64::total_cmp);
-            values
-        };
-        let (ours, raw, ratios) = (of(Row::ours), of(Row::raw), of(|row| row.ratio));
-        let show = |values: &[f64]| {
-            median(values).map_or_else(|| "–".to_owned(), |value| row.unit.show(value))
-        };
-        let (ratio, spread) = match (ratios.first(), ratios.last(), median(&ratios)) {
-            (Some(low), Some(high), Some(middle)) => (
-                record::times(middle),
-                format!("{} to {}", record::times(*low), record::times(*high)),
-            ),
-            _ => match (ours.first(), ours.last()) {
-                (Some(low), Some(high)) => (
-                    "–".to_owned(),
-                    format!("{} to {}", row.unit.show(*low), row.unit.show(*high)),
-                ),
-                _ => ("–".to_owned(), "–".to_owned()),
-            },
+        let range = |values: Option<[f64; 3]>, unit: Unit| {
+            values.map_or_else(
+                || "–".to_owned(),
+                |[low, _, high]| format!("{} to {}", unit.show(low), unit.show(high)),
+            )
         };
         let _ = writeln!(
             text,
-            "| {}{p99} | {} | {} | {ratio} | {spread} | {} | {} | {} |",
-            row.what,
-            show(&ours),
-            show(&raw),
-            row.target.show(row.unit),
-            record::verdict(runs),
+            "| {} | {} | {} | {} | {} | {} | {} | {} |",
+            row.title(),
+            show(ours, row.unit),
+            show(raw, row.unit),
+            show(ratio, Unit::Times),
+            match ratio {
+                Some(_) => range(ratio, Unit::Times),
+                None => range(ours, row.unit),
+            },
+            row.show_target(),
+            verdict(runs),
             row.raw_technique,
         );
     }
     text
-}
-
-/// Returns the median of sorted values.
-fn median(values: &[f64]) -> Option<f64> {
-    let middle = values.len() / 2;
-    match values.len() % 2 {
-        1 => values.get(middle).copied(),
-        _ => Some((values.get(middle.checked_sub(1)?)? + values.get(middle)?) / 2.0),
-    }
 }
 
 #[cfg(test)]

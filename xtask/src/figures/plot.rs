@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::record::{self, Record, Row};
+use bench_report::{Record, Row, spread, times};
 
 const LINE: f64 = 26.0;
 const LABELS: f64 = 430.0;
@@ -51,7 +51,7 @@ pub(super) fn svg(record: &Record, rows: &[Vec<&Row>]) -> String {
             place(bar.low),
             place(bar.high),
             LABELS + BARS + 8.0,
-            record::times(bar.middle),
+            times(bar.middle),
         );
     }
     let _ = writeln!(
@@ -72,14 +72,13 @@ struct Bar<'a> {
 
 impl<'a> Bar<'a> {
     fn of(runs: &[&'a Row]) -> Option<Self> {
-        let mut ratios: Vec<_> = runs.iter().filter_map(|row| row.ratio).collect();
-        ratios.retain(|ratio| ratio.is_finite() && *ratio > 0.0);
-        ratios.sort_unstable_by(f64::total_cmp);
+        let ratios = runs.iter().filter_map(|row| row.ratio);
+        let [low, middle, high] = spread(ratios.filter(|ratio| *ratio > 0.0))?;
         Some(Self {
             what: &runs.first()?.what,
-            low: *ratios.first()?,
-            middle: super::median(&ratios)?,
-            high: *ratios.last()?,
+            low,
+            middle,
+            high,
         })
     }
 }

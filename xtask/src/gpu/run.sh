@@ -5,7 +5,7 @@
 #
 # Variables, with their defaults in parentheses:
 # - PARTS: the parts to run, of driver, suite, link, deaths, clients, interop, programs,
-#   python, holder, store, checker, bench and bench-python (all).
+#   python, holder, store, engines, checker, bench and bench-python (all).
 # - JOBS: number of cases at a time (half of the CPUs, at most 8).
 # - LIMIT: time limit of each run, in seconds (300).
 # - BENCH: options of the benchmark (--quick).
@@ -15,6 +15,7 @@
 #   limit (120).
 # - EXAMPLE_MIB: size of the model in the holder's example, in MiB (1024).
 # - STORE: options of the store's benchmark.
+# - UPDATES: options of the benchmark of weight updates.
 # - OUT: directory for the complete outputs (results).
 #
 # The exit code is 1 if anything failed.
@@ -27,7 +28,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python holder store checker bench bench-python"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python holder store engines checker bench bench-python"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -202,6 +203,7 @@ unpacked() {
 if wants driver; then
     run "driver" "$here/crosshandle-cuda-units" --include-ignored --test-threads 1
     run "driver, adapter" "$here/adapter-units" on_a_gpu --include-ignored --test-threads 1
+    run "driver, store" "$here/store-units" on_a_gpu --include-ignored --test-threads 1
     run "names of threads" "$here/crosshandle-threads" --exact every_thread_of_the_library_has_a_documented_name
 fi
 if wants suite; then
@@ -275,12 +277,21 @@ if wants store; then
         # shellcheck disable=SC2086
         run "store figures" env "PYTHONPATH=$site" python3 -B "$here/python/bench/store.py" ${STORE-}
         cat "$out/store-figures.log"
-        # Weight updates of two engines, next to the steps of vLLM's backend `ipc`.
-        # shellcheck disable=SC2086
-        run "update figures" env "PYTHONPATH=$site" python3 -B "$here/python/bench/updates.py" ${UPDATES-}
-        cat "$out/update-figures.log"
     else
         row "store: no pytest, or no torch" 0 1 0 0
+    fi
+fi
+# Integrations, next to the steps of the packages that they replace: Ray's transport `CUDA_IPC`,
+# LMCache's events, and vLLM's backend `ipc` with two engines.
+if wants engines; then
+    if python_module && python3 -c 'import torch'; then
+        run "engine steps, ray" env "PYTHONPATH=$site" python3 -B "$here/python/bench/engine_steps.py" ray
+        run "engine steps, events" env "PYTHONPATH=$site" python3 -B "$here/python/bench/engine_steps.py" events
+        # shellcheck disable=SC2086
+        run "engine steps, updates" env "PYTHONPATH=$site" python3 -B "$here/python/bench/updates.py" ${UPDATES-}
+        cat "$out"/engine-steps-*.log
+    else
+        row "engines: no torch" 0 1 0 0
     fi
 fi
 # The driver's own checker runs the same cases. A call that the driver refuses is no error here.

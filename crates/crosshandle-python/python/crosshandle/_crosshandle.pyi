@@ -928,6 +928,13 @@ def unpack(
     default context for each array's device. Returns the structure and the arrays. `timeout` is the
     maximum number of seconds of each wait for another process."""
 
+def unpack_copied(
+    data: bytes, fetch: Callable[[MemoryHandle, int, int], Memory], wait: Callable[[EventHandle, int], object]
+) -> tuple[str, list[Array]]:
+    """Decodes a bundle of another host. `fetch(handle, offset, nbytes)` returns memory of this
+    process with a copy of the bytes. Before that, `wait` is called with the handle of each event
+    and a signal number. Returns the structure and the arrays."""
+
 def keep(objects: list[Any], receivers: int) -> bytes:
     """Keeps objects alive until `receivers` processes have opened them. If a limit is reached,
     waits until other pickles are opened. After the timeout, raises `LimitReachedError`. Returns the

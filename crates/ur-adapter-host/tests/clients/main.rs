@@ -161,7 +161,7 @@ tests! {
     the_example_prints_what_it_should: example();
 }
 
-/// Runs the example from the README. Its two processes are connected in the way that its first
+/// Runs the example from `docs/start.md`. Its two processes are connected in the way that its first
 /// comment describes.
 fn example() {
     let runtime = Runtime::find();
