@@ -57,7 +57,7 @@ enum status {
     peer_died = 2,
     /* The signaller reported a failure. */
     failed = 3,
-    /* The host told code on the device to stop. */
+    /* The program asked code on the device to stop. */
     aborted = 4
 };
 
@@ -79,6 +79,8 @@ static const crosshandle_u64 reason_died = 1;
 static const crosshandle_u64 reason_failed = 2;
 /* After this many signals, the signaller checks that the host has taken enough numbers ahead. */
 static const crosshandle_u64 check_interval = 1ull << 20;
+/* The bit of the abort word by which the program asks code on the device to stop. */
+static const crosshandle_u32 stop_bit = 1;
 /* Number of polls between two looks at the abort word. */
 static const unsigned polls_per_abort_check = 64;
 
@@ -215,6 +217,12 @@ CROSSHANDLE_DEVICE crosshandle_u64 take(const crosshandle_device_event &event)
     return number;
 }
 
+/* Returns whether the program asked code on the device to stop. */
+CROSSHANDLE_DEVICE bool is_stopped(const crosshandle_device_event &event)
+{
+    return event.abort != 0 && (load_abort(event.abort) & stop_bit) != 0;
+}
+
 } /* namespace detail */
 
 /* Signals the event and returns the number of the signal. Everything that the calling thread wrote
@@ -242,8 +250,8 @@ CROSSHANDLE_DEVICE crosshandle_u64 fail(const crosshandle_device_event &event)
     return number;
 }
 
-/* Returns whether the host told code on the device to stop: a process that shares an event with
- * this context has ended, or the program asked for it. */
+/* Returns whether code on the device should stop: a process that shares an event with this context
+ * has ended, or the program asked for it. */
 CROSSHANDLE_DEVICE bool is_aborted(const crosshandle_device_event &event)
 {
     return event.abort != 0 && detail::load_abort(event.abort) != 0;
@@ -275,7 +283,7 @@ CROSSHANDLE_DEVICE status wait(
             return outcome;
         if (timeout != forever && detail::nanoseconds() - start >= timeout)
             return timed_out;
-        if (polls % detail::polls_per_abort_check == 0 && is_aborted(event))
+        if (polls % detail::polls_per_abort_check == 0 && detail::is_stopped(event))
             return try_wait(event, number, outcome) ? outcome : aborted;
         detail::pause();
     }

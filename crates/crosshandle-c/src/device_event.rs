@@ -70,8 +70,7 @@ pub unsafe extern "C" fn crosshandle_event_on_device_close(
     entry!(close(on_device).map(drop))
 }
 
-/// Tells code on the context's device to stop (`abort` true), or takes that back. The library also
-/// tells it once, if a process that shares an event with the code ends.
+/// Tells code on the context's device to stop (`abort` true), or takes that back.
 ///
 /// Errors: `CROSSHANDLE_OUT_OF_MEMORY`.
 #[unsafe(no_mangle)]

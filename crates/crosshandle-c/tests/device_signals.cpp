@@ -155,11 +155,7 @@ int main(int count, char **arguments)
 
     /* A death. */
     std::thread waiter([&] {
-        crosshandle::status status;
-        do {
-            status = crosshandle::wait(pong.code, ROUNDS + 3, TIMEOUT);
-        } while (status == crosshandle::aborted);
-        CHECK(status == crosshandle::peer_died);
+        CHECK(crosshandle::wait(pong.code, ROUNDS + 3, TIMEOUT) == crosshandle::peer_died);
     });
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
     start = crosshandle::detail::nanoseconds();

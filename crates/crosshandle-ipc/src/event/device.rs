@@ -112,7 +112,8 @@ impl EventCore {
                     DeviceWait::Ready | DeviceWait::Finished => *ensured = issued + WINDOW,
                 }
             }
-            if self.is_abandoned(issued + 1) {
+            // The creator may still make a handle for another process.
+            if !self.is_creator() && self.is_abandoned(issued + 1) {
                 self.fail_up_to(*ensured);
             }
         }

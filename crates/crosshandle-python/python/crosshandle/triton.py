@@ -90,6 +90,7 @@ _WAIT = tl.constexpr("""
     setp.ne.u32 p, x, 0;
     @p bra POLL;
     ld.relaxed.sys.global.u32 x, [$3];
+    and.b32 x, x, 1;
     mov.u32 s, 4;
     setp.ne.u32 p, x, 0;
     @p bra TELL;

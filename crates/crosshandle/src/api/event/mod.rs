@@ -21,7 +21,7 @@ use crosshandle_types::known;
 use crosshandle_types::observe::waited;
 use crosshandle_types::sync::Deadline;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A counter of signals, shared by all processes that have it open.
@@ -81,6 +81,9 @@ pub struct Event {
     core: Arc<EventCore>,
     /// Present if this process can make handles to the event.
     exporter: Option<Arc<ContextCore>>,
+    /// Keeps the device event of an event with a single signaller, so that its counts need not be
+    /// made for each signal.
+    counted: Option<Arc<OnceLock<DeviceEvent>>>,
 }
 
 /// Options for creating or opening an event.
@@ -198,7 +201,12 @@ impl Event {
             context.backend().driver_events(),
         )?;
         let exporter = is_shareable.then(|| Arc::clone(context));
-        Ok(Self { core, exporter })
+        let counted = options.single_signaller.then(Arc::default);
+        Ok(Self {
+            core,
+            exporter,
+            counted,
+        })
     }
 
     pub(crate) fn open(
@@ -236,6 +244,7 @@ impl Event {
         Ok(Self {
             core,
             exporter: None,
+            counted: None,
         })
     }
 
@@ -244,6 +253,7 @@ impl Event {
         Self {
             core: Arc::clone(core),
             exporter: None,
+            counted: None,
         }
     }
 

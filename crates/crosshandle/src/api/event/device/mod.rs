@@ -12,13 +12,14 @@ use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::event::Event;
 use crate::api::memory::Memory;
+use crosshandle_ipc::EventCore;
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::threads::background;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use crosshandle_types::{AllocationOptions, KernelArgument, KernelArguments, MemoryKind};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -56,14 +57,14 @@ pub struct DeviceEvent(Arc<Inner>);
 
 struct Inner {
     context: Arc<ContextCore>,
-    event: Event,
+    event: Arc<EventCore>,
     /// Keeps the counts.
     _counts: Memory,
     abort: Arc<AbortWord>,
     addresses: DeviceEventAddresses,
     /// The number up to which the words are sure to be written.
     ensured: Mutex<u64>,
-    /// Whether code on the device was told that a process has ended.
+    /// Whether a process has ended, so that code on the device was told.
     has_told: AtomicBool,
 }
 
@@ -92,7 +93,7 @@ impl DeviceEvent {
         };
         let inner = Arc::new(Inner {
             context: Arc::clone(core),
-            event: event.clone(),
+            event: Arc::clone(event.core()),
             _counts: counts,
             abort,
             addresses,
@@ -106,11 +107,6 @@ impl DeviceEvent {
     /// Returns the addresses, which are valid on the context's device as long as `self` exists.
     pub fn addresses(&self) -> DeviceEventAddresses {
         self.0.addresses
-    }
-
-    /// Returns the event.
-    pub fn event(&self) -> &Event {
-        &self.0.event
     }
 
     /// Returns whether code on the device can signal the event.
@@ -140,22 +136,22 @@ impl KernelArgument for DeviceEvent {
 impl fmt::Debug for DeviceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceEvent")
-            .field("event", &self.0.event)
             .field("addresses", &self.0.addresses)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
 impl Inner {
     fn is_of(&self, context: &Arc<ContextCore>, event: &Event) -> bool {
-        Arc::ptr_eq(&self.context, context) && self.event.is_same(event)
+        Arc::ptr_eq(&self.context, context) && Arc::ptr_eq(&self.event, event.core())
     }
 
     /// Does the host's part for code on the device.
     fn help(&self) {
-        let has_lost_peer = self.event.core().help_device_code(&mut self.ensured.lock());
-        if has_lost_peer && !self.has_told.swap(true, Ordering::Relaxed) {
-            self.abort.set(true);
+        let has_lost_peer = self.event.help_device_code(&mut self.ensured.lock());
+        let had_lost_peer = self.has_told.swap(has_lost_peer, Ordering::Relaxed);
+        if has_lost_peer && !had_lost_peer {
+            self.abort.set(PEER_DIED);
         }
     }
 }
@@ -167,6 +163,11 @@ fn counts(context: &Context, number: u64) -> Result<Memory> {
     Ok(counts)
 }
 
+/// Bits of the abort word: the program asked code on the device to stop, which ends its waits. Or a
+/// process that shares an event with the code has ended.
+const STOP: u64 = 1;
+const PEER_DIED: u64 = 2;
+
 /// The word that tells code on a context's device to stop.
 pub(crate) struct AbortWord(Memory);
 
@@ -174,15 +175,25 @@ impl AbortWord {
     pub(crate) fn new(context: &Context) -> Result<Self> {
         let options = AllocationOptions::new(size_of::<u64>()).kind(MemoryKind::Host);
         let word = Self(context.allocate_with(options)?);
-        word.0.bytes()?.atomics()?;
-        word.set(false);
+        word.word()?.store(0, Ordering::Relaxed);
         Ok(word)
     }
 
-    fn set(&self, value: bool) {
-        let bytes = self.0.bytes();
-        if let Ok([word, ..]) = bytes.and_then(|bytes| bytes.atomics()) {
-            word.store(value.into(), Ordering::Release);
+    fn word(&self) -> Result<&AtomicU64> {
+        let words = self.0.bytes()?.atomics()?;
+        words.first().ok_or(Error::invalid("no word"))
+    }
+
+    fn set(&self, bit: u64) {
+        // `new` has found the word.
+        if let Ok(word) = self.word() {
+            word.fetch_or(bit, Ordering::Release);
+        }
+    }
+
+    fn clear(&self) {
+        if let Ok(word) = self.word() {
+            word.store(0, Ordering::Release);
         }
     }
 }
@@ -208,6 +219,11 @@ impl Context {
             return Ok(DeviceEvent(inner));
         }
         let new = DeviceEvent::new(self, event)?;
+        if let Some(place) = &event.counted
+            && new.can_signal()
+        {
+            let _ = place.set(new.clone());
+        }
         let mut helped = HELPED.lock();
         helped.events.push(Arc::downgrade(&new.0));
         if !std::mem::replace(&mut helped.has_job, true) {
@@ -218,13 +234,15 @@ impl Context {
     }
 
     /// Tells code on this context's device to stop: from now on `is_aborted` of `crosshandle.cuh`
-    /// returns true, and waits return `aborted`. The library does the same once, if a process that
-    /// shares a [device event](Self::device_event) ends.
+    /// returns true, and waits return `aborted`.
+    ///
+    /// If a process that shares a [device event](Self::device_event) ends, `is_aborted` returns true
+    /// too. Waits for other processes continue then.
     ///
     /// # Errors
     /// The errors of [`allocate`](Self::allocate).
     pub fn abort_device_code(&self) -> Result<()> {
-        self.abort_word()?.set(true);
+        self.abort_word()?.set(STOP);
         Ok(())
     }
 
@@ -233,7 +251,7 @@ impl Context {
     /// # Errors
     /// The errors of [`allocate`](Self::allocate).
     pub fn clear_device_abort(&self) -> Result<()> {
-        self.abort_word()?.set(false);
+        self.abort_word()?.clear();
         Ok(())
     }
 }
