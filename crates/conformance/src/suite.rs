@@ -410,7 +410,7 @@ fn missing(topic: &str, harness: &Harness) -> Option<&'static str> {
         return Some("kernels");
     }
     if topic == "device_signals" && !devices.into_iter().all(DeviceCode::runs_on) {
-        return Some("kernels in PTX");
+        return Some("device_signals");
     }
     let needs_events = !["memory", "access", "files"].contains(&topic);
     (needs_events && lacks(|can| can.event_sharing)).then_some("event_sharing")

