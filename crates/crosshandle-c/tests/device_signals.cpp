@@ -79,6 +79,8 @@ static int second(int from, int to)
     shared ping = receive(from, context);
     /* A third event, whose signals come from the host. */
     shared word = receive(from, context);
+    /* The counts of wait_next begin now, before the first signal. */
+    CHECK(write(to, "r", 1) == 1);
     turns(pong.code, ping.code);
     for (crosshandle_u64 number = 1; number <= 40; number++) {
         CHECK(crosshandle::wait(word.code, number, TIMEOUT) == crosshandle::complete);
@@ -113,6 +115,8 @@ int main(int count, char **arguments)
     shared pong = receive(back[0], context);
     send(there[1], ping.event);
     send(there[1], word.event);
+    char ready;
+    CHECK(read(back[0], &ready, 1) == 1);
 
     /* One thread plays. This thread sleeps until the other process has signalled. */
     std::thread kernel([&] {
