@@ -190,7 +190,7 @@ CROSSHANDLE_DEVICE bool reached(crosshandle_u64 word, crosshandle_u64 number)
     return ahead < 0x80000000u;
 }
 
-/* Returns the result of a signal that has finished, on a word that failures have marked. */
+/* Returns the result of a signal that has finished, from the records of failures. */
 CROSSHANDLE_DEVICE status result(const crosshandle_device_event &event, crosshandle_u64 number)
 {
     crosshandle_u64 to = load(word(event, failed_to_at + index(number)));
@@ -265,7 +265,11 @@ CROSSHANDLE_DEVICE bool try_wait(
         detail::load(detail::word(event, detail::words_at + detail::index(number)));
     if (!detail::reached(word, number))
         return false;
-    outcome = (word & detail::failed_bit) != 0 ? detail::result(event, number) : complete;
+    /* A later signal on the word clears the bit of an earlier failure. */
+    bool is_latest = static_cast<crosshandle_u32>(word >> 32)
+        == static_cast<crosshandle_u32>(number);
+    bool is_unmarked = (word & detail::failed_bit) == 0;
+    outcome = is_latest && is_unmarked ? complete : detail::result(event, number);
     return true;
 }
 

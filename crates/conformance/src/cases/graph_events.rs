@@ -130,9 +130,9 @@ pub(crate) fn runs_mix_with_other_signals(harness: &Harness) -> Verdict {
     })?;
     let all = THREADS * RUNS * 3 + 2 * RUNS;
     assert_eq!(event.submitted(), all);
-    event.wait_value_timeout(all, deadline())?;
+    // The peer's last signals may complete after later signals of this process.
     for number in 1..=all {
-        assert!(event.try_wait_value(number)?, "signal {number} is missing");
+        event.wait_value_timeout(number, deadline())?;
     }
     PASSED
 }

@@ -99,8 +99,11 @@ _WAIT = tl.constexpr("""
     st.volatile.global.u64 [$2], n;
     mov.u32 s, 0;
     and.b64 e, w, 2147483648;
-    setp.eq.u64 p, e, 0;
+    setp.ne.u64 p, e, 0;
+    @p bra MARKED;
+    setp.eq.s32 p, x, 0;
     @p bra TELL;
+    MARKED:
     ld.acquire.sys.global.u64 w, [i+192];
     ld.acquire.sys.global.u64 e, [i+128];
     setp.eq.u64 p, e, 0;

@@ -237,8 +237,10 @@ impl Queue {
         ownership: Ownership,
     ) -> Result<Self> {
         let value = raw_for(context.device(), native)?;
+        let native = context.native_context()?;
         // SAFETY: promised by the caller.
-        let queue = unsafe { context.native_context()?.adopt_queue(value, ownership)? };
+        let adopt = || unsafe { native.adopt_queue(value, ownership) };
+        let queue = context.beside_captures(adopt)?;
         let copied = context.core().exporter().copied();
         let mut adopted = Self::new(queue, QueueOrder::InOrder, context, copied);
         adopted.is_adopted = true;
