@@ -664,8 +664,8 @@ typedef struct {
 } crosshandle_layout;
 
 /**
- * An event as code on a device uses it, with the functions of `crosshandle.cuh`. A kernel takes the
- * structure by value.
+ * An event as code on a device uses it, with the functions of `crosshandle.cuh`. A kernel takes
+ * the structure by value.
  */
 typedef struct {
     /**

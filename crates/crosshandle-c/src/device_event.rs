@@ -18,8 +18,8 @@ object!(
     "event on a device"
 );
 
-/// An event as code on a device uses it, with the functions of `crosshandle.cuh`. A kernel takes the
-/// structure by value.
+/// An event as code on a device uses it, with the functions of `crosshandle.cuh`. A kernel takes
+/// the structure by value.
 #[repr(C)]
 pub struct crosshandle_device_event {
     /// The event's words, which all processes share.

@@ -169,8 +169,8 @@ impl Context {
         Ok(Event::new(event, None))
     }
 
-    /// Returns an event for kernels on the context's device, which wait for it. They signal it if it
-    /// was created in this context with `single_signaller`.
+    /// Returns an event for kernels on the context's device, which wait for it. They signal it if
+    /// it was created in this context with `single_signaller`.
     fn device_event(&self, event: &Event) -> Result<DeviceEvent> {
         Ok(DeviceEvent::new(self.0.device_event(&event.event)?))
     }

@@ -1,5 +1,7 @@
-"""Kernels and captured graphs that signal events and wait for them. Without a CUDA device, all tests
-are skipped."""
+"""Kernels and captured graphs that signal events and wait for them.
+
+Without a CUDA device, all tests are skipped.
+"""
 
 from __future__ import annotations
 

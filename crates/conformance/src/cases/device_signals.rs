@@ -21,7 +21,7 @@ fn expect(result: DeviceResult, status: u64) -> Result<(), Failure> {
     }
 }
 
-/// A kernel of each process signals its event and waits for the other one. Processes that share a
+/// A kernel of each process signals its event and waits for the event of the other process. Processes that share a
 /// GPU run one after the other, each for its time slice, so a round takes milliseconds there.
 pub(crate) fn kernels_take_turns(harness: &Harness) -> Verdict {
     const ROUNDS: u64 = 20;
@@ -91,8 +91,8 @@ pub(crate) fn hosts_and_kernels_signal_each_other(harness: &Harness) -> Verdict 
     )))
 }
 
-/// Streams wait for kernels' signals and kernels for streams' signals. Queues signal an event with a
-/// single signaller by counting on the device.
+/// Streams wait for kernels' signals and kernels for streams' signals. Queues signal an event with
+/// a single signaller by counting on the device.
 pub(crate) fn streams_and_kernels_signal_each_other(harness: &Harness) -> Verdict {
     const SIGNALS: u64 = 30;
     let (context, transfer) = harness.transfer()?;
@@ -132,8 +132,8 @@ pub(crate) fn streams_and_kernels_signal_each_other(harness: &Harness) -> Verdic
     PASSED
 }
 
-/// A kernel waits for a process that is killed. It gets the status of a death, whether the process's
-/// kernels should have signalled or its host.
+/// A kernel waits for a process that is killed. It gets the status of a death, whether the
+/// process's kernels should have signalled or its host.
 pub(crate) fn deaths_end_waits(harness: &Harness) -> Verdict {
     let mut report = Vec::new();
     for (what, options) in [("kernel", "single=yes"), ("host", "")] {

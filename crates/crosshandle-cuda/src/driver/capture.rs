@@ -51,8 +51,9 @@ impl Driver {
         Ok(capture)
     }
 
-    /// Makes a graph, and all executable graphs and runs made from it, keep an object. When the last
-    /// of them has ended, the driver calls `release` on a thread that must not call the driver.
+    /// Makes a graph, and all executable graphs and runs made from it, keep an object. When the
+    /// last of them has ended, the driver calls `release` on a thread that must not call the
+    /// driver.
     ///
     /// # Safety
     /// The graph is being captured. `release(object)` may be called once, from any thread, and does

@@ -93,8 +93,8 @@ class Context:
         event uses. With `single_signaller`, only kernels and streams of this process on the
         context's device signal the event, which they count by themselves."""
     def device_event(self, event: Event) -> DeviceEvent:
-        """Returns an event for kernels on the context's device, which wait for it. They signal it if
-        it was created in this context with `single_signaller`."""
+        """Returns an event for kernels on the context's device, which wait for it. They signal it
+        if it was created in this context with `single_signaller`."""
     def abort_kernels(self) -> None:
         """Tells kernels on the context's device to stop: their waits return `aborted`."""
     def clear_abort(self) -> None:

@@ -131,7 +131,7 @@ _WAIT = tl.constexpr("""
 
 @triton.jit
 def signal(words, signalled):  # type: ignore[no-untyped-def]
-    """Signals an event after everything that the program has written. Returns the signal's number."""
+    """Signals an event after everything that the program has written. Returns the number."""
     return tl.inline_asm_elementwise(
         _SIGNAL,
         "=l,l,l",

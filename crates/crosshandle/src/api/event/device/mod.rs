@@ -49,9 +49,9 @@ pub struct DeviceEventAddresses {
 /// An event for code on a device: kernels wait for it, and signal it if this process created it
 /// with a [single signaller](crate::EventOptions::single_signaller).
 ///
-/// The object is an argument of kernels ([`KernelArguments::with`]). Kernels in other languages take
-/// its [addresses](Self::addresses). It must exist until all code that uses the addresses has ended.
-/// A launch by this library keeps it.
+/// The object is an argument of kernels ([`KernelArguments::with`]). Kernels in other languages
+/// take its [addresses](Self::addresses). It must exist until all code that uses the addresses has
+/// ended. A launch by this library keeps it.
 #[derive(Clone)]
 pub struct DeviceEvent(Arc<Inner>);
 
@@ -236,8 +236,8 @@ impl Context {
     /// Tells code on this context's device to stop: from now on `is_aborted` of `crosshandle.cuh`
     /// returns true, and waits return `aborted`.
     ///
-    /// If a process that shares a [device event](Self::device_event) ends, `is_aborted` returns true
-    /// too. Waits for other processes continue then.
+    /// If a process that shares a [device event](Self::device_event) ends, `is_aborted` returns
+    /// true too. Waits for other processes continue then.
     ///
     /// # Errors
     /// The errors of [`allocate`](Self::allocate).
