@@ -14,6 +14,7 @@
 //! | `bindings` | generates the declarations of C interfaces from the stock headers, and `crosshandle.h` |
 //! | `c-install` | installs the library, the headers, and the pkg-config and CMake files for C and C++ |
 //! | `wheel` | builds the Python wheel, with the command and the adapters, in `target/wheels` |
+//! | `site` | builds the site from the pages, with a search and the Rust API, in `target/site` |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
 
 mod bench;
@@ -31,6 +32,7 @@ mod planted;
 mod process;
 mod progress;
 mod python;
+mod site;
 mod soak;
 mod step;
 mod style;
@@ -157,6 +159,8 @@ enum Task {
         #[arg(long)]
         test: bool,
     },
+    /// Build the site in `target/site`: the pages with a search, and the documentation of Rust.
+    Site,
     /// Pack the programs that test GPUs into `target/gpu`, for a machine without Rust.
     GpuPack,
 }
@@ -202,6 +206,7 @@ fn main() -> ExitCode {
         }
         Task::Wheel { test: false } => wheel::build(&workspace),
         Task::Wheel { test: true } => wheel::test(&workspace).map(step::report_skipped),
+        Task::Site => site::build(&workspace),
         Task::GpuPack => gpu::pack(&workspace),
     });
     match outcome {

@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +149,17 @@ def test_the_host_signals_and_waits_too(order: str) -> None:
     assert len(done._opened) == 1
     with pytest.raises(ValueError, match="numbered from 1"):
         done.wait_on(queue, 0)
+
+
+EXAMPLE = Path(__file__).parents[3] / "examples/engines/dpctl_queues.py"
+
+
+@pytest.mark.skipif(not EXAMPLE.is_file(), reason="the example is not next to the tests")
+def test_the_example_takes_turns() -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = ["the reader: all commands are submitted", f"the reader saw: {list(range(10))}"]
+    assert done.stdout.splitlines() == expected
 
 
 def test_handles_of_memory_and_damaged_handles_are_refused() -> None:

@@ -1,6 +1,6 @@
 """The part of this package that is written in Rust."""
 
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, ClassVar, SupportsBytes, final

@@ -239,7 +239,8 @@ class _Transport(TensorTransportManager):
             while True:
                 self._check(obj_id)
                 try:
-                    return event.wait_value(number, timeout=ABORT_INTERVAL)
+                    event.wait_value(number, timeout=ABORT_INTERVAL)
+                    return
                 except TimedOutError:
                     pass
 
