@@ -85,11 +85,16 @@ impl<'a> Work<'a> {
         transfer
     }
 
-    /// Returns whether the device hashes so many pieces of the memory.
-    fn hashes_on_device(&self, pieces: &[u64]) -> bool {
-        pieces.len() >= DEVICE_PIECES
+    /// Returns the hasher of the device, if the device hashes so many pieces of the memory.
+    fn device_hasher(&self, pieces: &[u64]) -> Option<DeviceHasher<'a>> {
+        let is_for_device = pieces.len() >= DEVICE_PIECES
             && self.memory.bytes().is_err()
-            && DeviceHasher::is_for(self.context)
+            && DeviceHasher::is_for(self.context);
+        if !is_for_device {
+            return None;
+        }
+        // If the driver refuses the kernels, the host hashes.
+        DeviceHasher::new(self.context, self.memory).ok()
     }
 
     /// Fills pieces of the memory from a source, and returns their hashes. Calls `note` for each
@@ -100,28 +105,31 @@ impl<'a> Work<'a> {
         pieces: &[u64],
         note: Option<Note<'_>>,
     ) -> Result<Vec<PieceHash>> {
-        match self.hashes_on_device(pieces) {
-            true => self.fill_then_hash(source, pieces, note),
-            false => self.hash_then_fill(source, pieces, note),
+        match self.device_hasher(pieces) {
+            Some(hasher) => self.fill_then_hash(source, pieces, note, &hasher),
+            None => self.hash_then_fill(source, pieces, note),
         }
     }
 
     /// Fills pieces with several threads. Another thread makes the device hash each piece that is
-    /// complete in the memory.
+    /// complete in the memory. The kernels are loaded before the copies start, because the driver
+    /// may let loading wait for copies.
     fn fill_then_hash(
         &self,
         source: &Source<'_>,
         pieces: &[u64],
         note: Option<Note<'_>>,
+        hasher: &DeviceHasher<'_>,
     ) -> Result<Vec<PieceHash>> {
         let found = Found::new(pieces.len());
         let put = |at: usize, hash: &PieceHash| {
             found.put(at, hash.clone());
             note.map_or(Ok(()), |note| note(pieces[at], hash))
         };
-        let is_hashed = thread::scope(|scope| {
+        thread::scope(|scope| {
             let (filled, to_hash) = mpsc::channel();
-            let hashing = start(scope, move || self.hash_filled(&to_hash, pieces, put));
+            let hash = move || hash_filled(hasher, &to_hash, pieces, put);
+            let hashing = start(scope, hash).ok_or_else(no_thread)?;
             self.on_threads(pieces, |items| {
                 let mut transfer = self.transfer()?;
                 let mut previous = None;
@@ -134,7 +142,8 @@ impl<'a> Work<'a> {
                         transfer.finish()?;
                     }
                     // The copies of the previous piece are complete, because this piece has used
-                    // both staging buffers again. Sending fails if the driver refused the kernels.
+                    // both staging buffers again. Sending fails only after an error, which `join`
+                    // returns.
                     previous.replace(at).map(|at| filled.send(at));
                     (self.progress)(len as u64);
                 }
@@ -143,33 +152,9 @@ impl<'a> Work<'a> {
                 Ok(())
             })?;
             drop(filled);
-            hashing.map_or(Ok(false), join)
+            join(hashing)
         })?;
-        match is_hashed {
-            true => {}
-            false => self.hash_on_host(pieces, put)?,
-        }
         Ok(found.all())
-    }
-
-    /// Makes the device hash pieces, whose indices arrive when they are complete in the memory.
-    /// Returns `false` if the driver refuses the kernels.
-    fn hash_filled(
-        &self,
-        filled: &Receiver<usize>,
-        pieces: &[u64],
-        put: impl Fn(usize, &PieceHash) -> Result<()>,
-    ) -> Result<bool> {
-        let Ok(hasher) = DeviceHasher::new(self.context, self.memory) else {
-            return Ok(false);
-        };
-        while let Ok(first) = filled.recv() {
-            let mut batch: Vec<_> = iter::once(first).chain(filled.try_iter()).collect();
-            batch.sort_unstable();
-            let numbers: Vec<_> = batch.iter().map(|at| pieces[*at]).collect();
-            hasher.hash(&numbers, |at, hash| put(batch[at], hash))?;
-        }
-        Ok(true)
     }
 
     /// Fills pieces with several threads, which hash the bytes before the device copies them.
@@ -314,11 +299,7 @@ impl<'a> Work<'a> {
             (self.progress)(place_of(pieces[at], self.memory.len() as u64).1 as u64);
             Ok(())
         };
-        let hasher = match self.hashes_on_device(pieces) {
-            true => DeviceHasher::new(self.context, self.memory).ok(),
-            false => None,
-        };
-        match hasher {
+        match self.device_hasher(pieces) {
             Some(hasher) => hasher.hash(pieces, put)?,
             None => self.hash_on_host(pieces, put)?,
         }
@@ -379,6 +360,26 @@ impl<'a> Work<'a> {
             all.fold(own, Result::and)
         })
     }
+}
+
+/// Makes the device hash pieces, whose indices arrive when they are complete in the memory.
+fn hash_filled(
+    hasher: &DeviceHasher<'_>,
+    filled: &Receiver<usize>,
+    pieces: &[u64],
+    put: impl Fn(usize, &PieceHash) -> Result<()>,
+) -> Result<()> {
+    while let Ok(first) = filled.recv() {
+        let mut batch: Vec<_> = iter::once(first).chain(filled.try_iter()).collect();
+        batch.sort_unstable();
+        let numbers: Vec<_> = batch.iter().map(|at| pieces[*at]).collect();
+        hasher.hash(&numbers, |at, hash| put(batch[at], hash))?;
+    }
+    Ok(())
+}
+
+fn no_thread() -> Error {
+    Error::Invalid("the system starts no thread, which a load needs".into())
 }
 
 /// Starts a thread. Returns `None` if the system starts no more threads.
