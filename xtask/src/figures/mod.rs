@@ -129,9 +129,9 @@ fn page_with_figures(path: &str, page: &str, files: &Files) -> Result<(String, F
                     let place = format!("{}{name}", relative(path, "docs/plots/"));
                     let _ = writeln!(
                         text,
-                        "<picture>\n<source media=\"(prefers-color-scheme: dark)\" \
-                         srcset=\"{place}-dark.svg\">\n\
-                         <img alt=\"{}\" src=\"{place}-light.svg\">\n</picture>",
+                        "<picture>\n<source media=\"(prefers-color-scheme: dark)\"\n\
+                         srcset=\"{place}-dark.svg\">\n<img alt=\"{}\"\n\
+                         src=\"{place}-light.svg\">\n</picture>",
                         kind.describes(),
                     );
                 }
