@@ -190,7 +190,7 @@ fn pieces(exporter: &Exporter, count: usize) -> (Credential, Arc<AtomicUsize>) {
         allocation: 1,
     };
     let cells = ExportCells::default();
-    let credential = exporter.export_at(&cells, particulars, &memory, 1, Access::ReadWrite);
+    let credential = exporter.export_at(&cells, particulars, memory, 1, Access::ReadWrite);
     (credential.expect("exported"), made)
 }
 
@@ -367,7 +367,8 @@ fn segments_that_are_gone_are_forgotten_unless_they_are_open() {
             made: Arc::default(),
         });
         let (cells, particulars) = (ExportCells::default(), Particulars::default());
-        let exported = exporter.export_at(&cells, particulars, &object, segment, Access::ReadWrite);
+        let shared = Arc::clone(&object);
+        let exported = exporter.export_at(&cells, particulars, shared, segment, Access::ReadWrite);
         let credential = exported.expect("exported");
         let access = Access::ReadWrite;
         exporter
