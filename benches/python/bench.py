@@ -29,10 +29,10 @@ def main(arguments: list[str]) -> None:
                 row.emit()
             said = f"{time.monotonic() - began:.1f} s"
         except harness.Skipped as reason:
-            harness.Row(function.__name__, function.__name__.replace("_", " "), skipped=str(reason)).emit()
+            harness.Row(function.__name__.replace("_", " "), skipped=str(reason)).emit()
             said = f"skipped: {reason}"
         except Exception as error:
-            harness.Row(function.__name__, function.__name__.replace("_", " "), failed=repr(error)[:500]).emit()
+            harness.Row(function.__name__.replace("_", " "), failed=repr(error)[:500]).emit()
             said = f"failed\n{traceback.format_exc()}"
         print(said, file=sys.stderr, flush=True)
 

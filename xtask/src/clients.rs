@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 /// The directory that contains the sources.
 pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
 /// Headers that several programs include.
-const HEADERS: [&str; 7] = [
+const HEADERS: [&str; 8] = [
     "include/events.h",
     "include/kernels.h",
     "include/native.h",

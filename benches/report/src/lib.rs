@@ -1,4 +1,4 @@
-//! Results of benchmarks, as the benchmark program writes them and `cargo xtask figures` reads them.
+//! Results of benchmarks. The benchmark program writes them, and `cargo xtask figures` reads them.
 //!
 //! A [`Report`] has the rows of one run. A [`Record`] has the reports of several runs, with their
 //! date, commit, machine and the versions of the compared programs.

@@ -128,8 +128,8 @@ impl Pool {
         let library = load()?;
         let (mut params, mut provider) = (ptr::null_mut(), ptr::null_mut());
         let (mut pool, mut handler) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the types are those of UMF's headers. Each call gets what an earlier one made, and
-        // places for results.
+        // SAFETY: the types are those of UMF's headers. Each call gets what an earlier call made,
+        // and places for results.
         unsafe {
             let create = library.get::<Out>(b"umfOsMemoryProviderParamsCreate")?;
             check("parameters", create(&mut params))?;

@@ -38,6 +38,8 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("VLLM_NO_USAGE_STATS", "1")
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setenv("VLLM_CACHE_ROOT", str(tmp_path_factory.mktemp("vllm")))
+        # Otherwise a program would use a cluster of Ray that was left on this machine.
+        patch.setenv("RAY_ADDRESS", "local")
         patch.delenv("VLLM_ALLOW_INSECURE_SERIALIZATION", raising=False)
         yield
 
@@ -117,10 +119,10 @@ class Program:
                 assert more, f"the process ended with {self.process.wait(STEP)}: {self.errors()}"
                 self._rest += more
 
-    def errors(self) -> str:
-        """Returns the end of what the program has written to its standard error."""
+    def errors(self, most: int = 3000) -> str:
+        """Returns the last `most` characters that the program has written to its standard error."""
         self._log.seek(0)
-        return self._log.read().decode(errors="replace")[-3000:]
+        return self._log.read().decode(errors="replace")[-most:]
 
     def ask(self, *call: Any, limit: float = STEP) -> Any:
         assert self.process.stdin is not None

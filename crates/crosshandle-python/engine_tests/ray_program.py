@@ -200,8 +200,12 @@ def growth(source: Any, sink: Any, objects: int) -> dict[str, Any]:
         return [ray.get(sink.memory.remote()), ray.get(source.__ray_call__.remote(lambda _: memory()))]
 
     found: dict[str, Any] = {"objects": objects}
-    for name, method in (("inline", source.get_inline), ("ours", source.get_small)):
-        some(method, 0, 100)
+    methods = {"inline": source.get_inline, "ours": source.get_small}
+    # Caches fill up first.
+    for first in range(0, 1000, 100):
+        for method in methods.values():
+            some(method, first, 100)
+    for name, method in methods.items():
         before = now()
         for first in range(0, objects, 100):
             some(method, first, 100)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import selectors
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +37,8 @@ class Machine:
         self._boot.write_text(f"{number}0000000-0000-4000-8000-{os.getpid():012x}\n")
         self._sockets = directory / str(number)
         self._sockets.mkdir(mode=0o700)
+        # Ray's sockets need short paths.
+        self._ray = tempfile.mkdtemp(prefix="xhr-")
         run("ip", "netns", "add", self.name)
 
     def up(self) -> None:
@@ -45,11 +49,12 @@ class Machine:
     def command(self, *command: str) -> list[str]:
         """Returns a command that runs another one on the machine."""
         inside = ["ip", "netns", "exec", self.name, "sh", "-c", MOUNTED, str(self._boot)]
-        variables = [f"CROSSHANDLE_SOCKET_DIR={self._sockets}", "RAY_AUTH_MODE=disabled"]
-        return [*inside, "env", *variables, *command]
+        variables = [f"CROSSHANDLE_SOCKET_DIR={self._sockets}", f"RAY_TMPDIR={self._ray}", "RAY_AUTH_MODE=disabled"]
+        return [*inside, "env", "--unset=RAY_ADDRESS", *variables, *command]
 
     def remove(self) -> None:
         subprocess.run(["ip", "netns", "del", self.name], capture_output=True, timeout=STEP, check=False)
+        shutil.rmtree(self._ray, ignore_errors=True)
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@
 #
 # Variables, with their defaults in parentheses:
 # - PARTS: the parts to run, of driver, suite, link, deaths, clients, interop, programs,
-#   python, holder, store, engines, checker, bench and bench-python (all).
+#   python, holder, store, engines, checker, bench, bench-python and peers (all).
 # - JOBS: number of cases at a time (half of the CPUs, at most 8).
 # - LIMIT: time limit of each run, in seconds (300).
-# - BENCH: options of the benchmark (--quick).
+# - RECORD: number of runs of the benchmarks, which write their results as JSON files into OUT (3).
+# - BENCH, BENCH_PYTHON, PEERS: more options of the benchmarks ("--only gpu" for PEERS).
 # - DEATHS: options of 'conformance gpu-deaths'.
 # - CLAIMS, CLAIM_SECONDS: number of a holder's writers that are killed (200), and time limit (120).
 # - HOLDER, HOLDER_SECONDS: number of a holder's other processes that are killed (500), and time
@@ -28,7 +29,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python holder store engines checker bench bench-python"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python holder store engines checker bench bench-python peers"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -187,7 +188,7 @@ python_module() {
 # Tests of the Python module with the installed libraries: torch, CuPy, JAX, numba, cuda.core.
 python_tests() {
     run "python tour" env "PYTHONPATH=$site" python3 -m crosshandle.tour
-    for tests in gpu foreign channels_gpu objects processes pending documents kills; do
+    for tests in gpu foreign channels_gpu device_signals_gpu objects processes pending documents kills; do
         run "python $(echo "$tests" | tr _ ' ')" env "PYTHONPATH=$site" PYTHONDONTWRITEBYTECODE=1 \
             python3 -m pytest -q -p no:cacheprovider "$here/python/tests/test_$tests.py"
     done
@@ -300,17 +301,37 @@ if wants checker && command -v compute-sanitizer > /dev/null; then
     run "compute-sanitizer" "$here/conformance" --device cuda:0 --peer-device cuda:0 --jobs "$jobs" \
         --under "$checker --error-exitcode 9" $filter
 fi
+# Benchmarks write files of results, which belong into benches/results of the checkout.
+measure() {
+    suite=$1
+    shift
+    run "bench $suite" "$@" --record "${RECORD:-3}" --into "$out" --commit "$(cat "$here/commit")"
+    cat "$log"
+}
 if wants bench; then
     # shellcheck disable=SC2086
-    run "bench cuda" "$here/bench" cuda ${BENCH---quick}
-    cat "$out/bench-cuda.log"
+    measure cuda "$here/bench" cuda ${BENCH-}
 fi
 if wants bench-python; then
     if python_module && python3 -c 'import torch'; then
-        run "bench python" env "PYTHONPATH=$site" python3 -B "$here/python/bench/bench.py" gpu
-        cat "$out/bench-python.log"
+        # shellcheck disable=SC2086
+        measure python env "PYTHONPATH=$site" "$here/bench" python gpu \
+            --scripts "$here/python/bench" ${BENCH_PYTHON-}
     else
         row "bench python: no torch" 0 1 0 0
+    fi
+fi
+# Other libraries. The pack has wheels of some; torch is the machine's.
+if wants peers; then
+    if python_module && python3 -c 'import torch'; then
+        for wheel in "$here"/peers/*.whl; do
+            [ -f "$wheel" ] && python3 -m zipfile -e "$wheel" "$out/peers"
+        done
+        # shellcheck disable=SC2086
+        measure peers env "PYTHONPATH=$site:$out/peers" "$here/bench" peers \
+            --scripts "$here/python/bench" ${PEERS---only gpu}
+    else
+        row "bench peers: no torch" 0 1 0 0
     fi
 fi
 

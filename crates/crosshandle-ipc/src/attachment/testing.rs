@@ -25,7 +25,14 @@ const SEGMENT: u32 = 1 << 31 | 5;
 /// Creates an event of an exporter of its own.
 pub fn event() -> Arc<EventCore> {
     let exporter = Exporter::new(Label::default(), PeerPolicy::default(), None, false);
-    let event = EventCore::create(&exporter.unwrap(), WaitMode::LowPower, false, false, None);
+    let event = EventCore::create(
+        &exporter.unwrap(),
+        WaitMode::LowPower,
+        false,
+        false,
+        false,
+        None,
+    );
     event.expect("an event")
 }
 

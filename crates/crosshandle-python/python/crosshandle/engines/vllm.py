@@ -169,6 +169,13 @@ class CrosshandleModelLoader(BaseModelLoader):
             return held.hash
 
     def _load_and_publish(self, vllm_config: Any, model_config: Any, prefix: str) -> Any:
+        if _is_cpu() and model_config.quantization is not None:
+            # Native code of vLLM may write to these weights, which would end the process.
+            _log.warning(
+                "the weights are not published, and later engines load them: on the CPU, vLLM may write to weights of %s",
+                model_config.quantization,
+            )
+            return super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
         if _is_cpu():
             try:
                 return self._build(None, vllm_config, model_config, prefix)
@@ -177,6 +184,8 @@ class CrosshandleModelLoader(BaseModelLoader):
                 self._store.rm(name)
                 self._state_model = None
                 _log.warning("%s is removed again, and later engines load the weights: %s", name, error)
+                # The layers of the abandoned module have registered themselves here.
+                vllm_config.compilation_config.static_forward_context.clear()
                 return super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
         module = super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
         self._publish(module, model_config, after=_check_processed)

@@ -86,6 +86,8 @@ class HolderConnector(KVConnectorBase_V1):
         self._requests: dict[str, _Request] = {}
         self._caches: dict[str, Any] = {}
         self._failed: set[int] = set()
+        # The names that this process has published, in order. The holder's times are whole seconds.
+        self._published: dict[str, int] = {}
 
     # The scheduler's part.
 
@@ -186,7 +188,9 @@ class HolderConnector(KVConnectorBase_V1):
         """Publishes a block. If the holder has no room, removes old blocks, and tries again."""
         while True:
             try:
-                self._store.publish(self._name(self._rank(), hashed), tensors, device=where)
+                name = self._name(self._rank(), hashed)
+                self._store.publish(name, tensors, device=where)
+                self._published[name] = len(self._published)
                 return
             except (Error, store.StoreError) as error:
                 # The holder may be gone, or other programs may take all of its room.
@@ -209,11 +213,14 @@ class HolderConnector(KVConnectorBase_V1):
         removed = 0
         try:
             own = [one for one in self._store.ls(timeout=_LS_TIMEOUT) if one.name.startswith(self._name(self._rank(), ""))]
-            own.sort(key=lambda one: one.created)
+            own.sort(key=lambda one: (one.created, self._published.get(one.name, -1)))
             count = -(-len(own) // _EVICTED_PART) if most is None else max(0, len(own) - most)
             for one in own[:count]:
                 self._store.rm(one.name)
                 removed += 1
+            held = {one.name for one in own[count:]}
+            numbers = enumerate(name for name in self._published if name in held)
+            self._published = {name: number for number, name in numbers}
         except (Error, store.StoreError) as error:
             _log.info("old blocks are not removed: %s", error)
         return removed
