@@ -7,6 +7,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import statistics
 import struct
@@ -510,6 +511,73 @@ def nixl() -> Iterator[Row]:
             yield Row(what, *times, "NIXL over UCX", "≤ 1 ×", ("bytes", nbytes), "nixl")
 
 
+# UCX
+
+
+class Worker:
+    """A process that uses UCX alone, `crosshandle-link-peer`. It replies to each line."""
+
+    def __init__(self) -> None:
+        program = os.environ.get("CROSSHANDLE_LINK_PEER")
+        if program is None or "CROSSHANDLE_UCX" not in os.environ:
+            raise Skipped("UCX or crosshandle-link-peer is missing")
+        environment = {**os.environ, "UCX_LOG_LEVEL": "fatal"}
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def begin(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def end(self) -> str:
+        assert self.process.stdout
+        kind, _, said = self.process.stdout.readline().strip().partition(" ")
+        if kind != "ok":
+            raise RuntimeError(f"UCX: {said}")
+        return said
+
+    def ask(self, line: str) -> str:
+        self.begin(line)
+        return self.end()
+
+
+def ucx() -> Iterator[Row]:
+    """Writes over loopback. Without network cards with RDMA, UCX moves remote memory by TCP."""
+    one, two = Worker(), Worker()
+    version = re.search(r"libucx-[^/]*-([0-9.]+)/", os.environ["CROSSHANDLE_UCX"])
+    if version:
+        print(json.dumps({"versions": {"UCX": version[1]}}), flush=True)
+    try:
+        starts = [worker.ask("bare start lo") for worker in (one, two)]
+        one.ask(f"bare connect {starts[1]}")
+        two.ask(f"bare connect {starts[0]}")
+        for nbytes in (64 * KIB, MIB, 64 * MIB):
+            view = crosshandle.empty(nbytes, "uint8").numpy()
+            source = np.full(nbytes, 7, "uint8")
+            event = crosshandle.default_context().event()
+
+            def ours() -> float:
+                def write() -> None:
+                    view[:] = source
+                    event.signal()
+
+                return microseconds(write)
+
+            def peer() -> float:
+                one.begin(f"bare serve 1 {nbytes}")
+                took = float(two.ask(f"bare write {pick(9, 3)} {nbytes}")) / 1e3
+                one.end()
+                return took
+
+            times = in_turns(ours, peer, pick(9, 3))
+            what = f"write {size(nbytes)} into memory of another process of this host"
+            yield Row(what, *times, "UCX alone over TCP", "≤ 1 ×", ("bytes", nbytes), "ucx")
+    finally:
+        for worker in (one, two):
+            worker.process.kill()
+            worker.process.wait()
+
+
 ROWS = [
-    queue, objects, event, torch_queue, nixl, load_into_host, torch_queue_on_gpu, cuda_core_on_gpu, load_into_gpu,
+    queue, objects, event, torch_queue, ucx, nixl, load_into_host, torch_queue_on_gpu, cuda_core_on_gpu, load_into_gpu,
 ]  # fmt: skip

@@ -34,6 +34,7 @@ mod boundary;
 mod channel;
 mod context;
 mod device;
+mod device_event;
 mod dlpack;
 mod error;
 mod event;
