@@ -28,8 +28,8 @@ pub struct crosshandle_event_options {
     /// Whether the counters of the event are in memory of their own, so that its importers cannot
     /// disturb other events. Only the creator of the event can choose this.
     pub isolated: bool,
-    /// Whether only code on devices of this process signals the event. Only the creator of the event
-    /// can choose this.
+    /// Whether only code on devices of this process signals the event. Only the creator of the
+    /// event can choose this.
     pub single_signaller: bool,
 }
 

@@ -101,7 +101,8 @@ pub trait BackendContext: Send + Sync {
     }
 
     /// Returns the address of an event's words for code on the device, which has access to them
-    /// from now on, while the event is open. Returns `None` if code on the device cannot use events.
+    /// from now on, while the event is open. Returns `None` if code on the device cannot use
+    /// events.
     fn event_words(&self, _event: &EventCore) -> Option<Result<usize>> {
         None
     }

@@ -21,8 +21,9 @@ fn expect(result: DeviceResult, status: u64) -> Result<(), Failure> {
     }
 }
 
-/// A kernel of each process signals its event and waits for the event of the other process. Processes that share a
-/// GPU run one after the other, each for its time slice, so a round takes milliseconds there.
+/// A kernel of each process signals its event and waits for the event of the other process.
+/// Processes that share a GPU run one after the other, each for its time slice, so a round takes
+/// milliseconds there.
 pub(crate) fn kernels_take_turns(harness: &Harness) -> Verdict {
     const ROUNDS: u64 = 20;
     let (context, peer) = harness.with_peer()?;

@@ -330,8 +330,8 @@ impl<P: Platform> Slot<P> {
     #[cfg(any(test, feature = "testing"))]
     pub const FIELDS: usize = 5 + 4 * RING as usize + RUNS;
 
-    /// Returns the number of the latest signal, as programs see it. Numbers that are taken ahead for
-    /// device code are not submitted yet.
+    /// Returns the number of the latest signal, as programs see it. Numbers that are taken ahead
+    /// for device code are not submitted yet.
     pub fn submitted(&self) -> u64 {
         match self.is_single_signaller() {
             true => self.completed(),

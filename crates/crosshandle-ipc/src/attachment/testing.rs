@@ -113,7 +113,7 @@ impl Exporting {
         let cells = ExportCells::default();
         let exported =
             self.exporter
-                .export_at(&cells, Particulars::default(), &memory, segment, access);
+                .export_at(&cells, Particulars::default(), memory, segment, access);
         let Credential { record, key } = exported.unwrap();
         Fields {
             backend: BackendKind::Cuda,

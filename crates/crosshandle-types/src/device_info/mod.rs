@@ -162,10 +162,10 @@ pub struct Capabilities {
     /// does not permit it.
     pub fabric_memory: bool,
     /// Whether a command in a queue fails if a signal that it waits for fails, however late. If
-    /// not, the command fails in two cases only: the signal has already failed when the driver
-    /// gets the command, or a function of the host (`Command::call`) fails later. The driver
-    /// usually gets a command during its submission, but the queue may keep the command pending. If a process
-    /// dies after the driver got the command, the command runs normally.
+    /// not, the command fails in two cases only: the signal has already failed when the driver gets
+    /// the command, or a function of the host (`Command::call`) fails later. The driver usually
+    /// gets a command during its submission, but the queue may keep the command pending. If a
+    /// process dies after the driver got the command, the command runs normally.
     pub late_failures: bool,
     /// Whether a run of an `ExecutableGraph` is a single launch of a
     /// driver's graph. If not, this library submits the nodes in order. The run is one command in
