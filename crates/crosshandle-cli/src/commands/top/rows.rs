@@ -226,8 +226,8 @@ impl Table<'_> {
         row
     }
 
-    /// Returns a row for each channel. Several processes may report a channel. The row is that of the
-    /// process that created it, which knows the name, or of the first one.
+    /// Returns a row for each channel. Several processes may report a channel. The row is that of
+    /// the process that created it, which knows the name, or of the first one.
     fn channels(&self) -> Vec<Row> {
         let mut all: Vec<_> = (self.samples.reports().iter())
             .flat_map(|process| {
