@@ -185,6 +185,7 @@ pub trait NativeQueue {
 
     /// Adds a launch to the graph that is being captured, which keeps the launch. Only during a
     /// capture.
+    #[expect(clippy::boxed_local, reason = "implementations keep the box")]
     fn record(&self, _launch: Box<Launch>) -> Result<()> {
         Err(Error::Unsupported("this queue cannot be captured".into()))
     }
