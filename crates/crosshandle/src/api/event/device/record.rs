@@ -37,8 +37,10 @@ struct Fault {
     has_wait: Mutex<bool>,
 }
 
-/// The captures that have recorded waits, by the driver's number of the capture.
-static FAULTS: PerProcess<Mutex<Vec<(u64, Weak<Fault>)>>> = PerProcess::new(Mutex::default);
+/// Captures that have recorded waits, by the driver's number of the capture.
+type Faults = Vec<(u64, Weak<Fault>)>;
+
+static FAULTS: PerProcess<Mutex<Faults>> = PerProcess::new(Mutex::default);
 
 impl Recorder {
     pub(crate) fn new(context: &Context) -> Result<Self> {
