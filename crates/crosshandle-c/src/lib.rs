@@ -51,6 +51,7 @@ pub use boundary::CROSSHANDLE_FOREVER;
 pub use channel::*;
 pub use context::*;
 pub use device::*;
+pub use device_event::*;
 pub use dlpack::*;
 pub use error::*;
 pub use event::*;
