@@ -1,7 +1,7 @@
 """Measures the Python module and its peers in the same run. `cargo xtask bench python` and `cargo
 xtask bench peers` run it, and make tables of the lines that it prints.
 
-    bench.py host|gpu|stages|peers [--only TEXT] [--quick]
+    bench.py host|gpu|loader|stages|peers [--only TEXT] [--quick]
 
 `stages` compares nothing. It shows how the time of a first opening on a GPU is divided."""
 

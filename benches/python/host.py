@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import multiprocessing
+import os
 import statistics
 import subprocess
 import sys
@@ -167,6 +169,50 @@ def waits() -> Iterator[Row]:
 
 
 FRAME = (1080, 1920, 3)
+FRAME_BYTES = 1080 * 1920 * 3
+STAMP_BYTES = 8
+
+
+def iceoryx_service(name: str, depth: int) -> Any:
+    """Opens a service of iceoryx2 whose messages are a time stamp and a frame."""
+    import ctypes
+
+    import iceoryx2
+
+    iceoryx2.set_log_level(iceoryx2.LogLevel.Fatal)
+    node = iceoryx2.NodeBuilder.new().create(iceoryx2.ServiceType.Ipc)
+    builder = node.service_builder(iceoryx2.ServiceName.new(name))
+    builder = builder.publish_subscribe(iceoryx2.Slice[ctypes.c_uint8])
+    builder = builder.enable_safe_overflow(False).history_size(0).subscriber_max_buffer_size(depth)
+    event = node.service_builder(iceoryx2.ServiceName.new(f"{name}/wake")).event().open_or_create()
+    return builder.open_or_create(), event, node
+
+
+def subscribe_iceoryx(shared: Any, name: str, depth: int) -> None:
+    """Makes this process a subscriber for `receive_iceoryx`."""
+    import iceoryx2
+
+    service, event, node = iceoryx_service(name, depth)
+    held.append((service.subscriber_builder().create(), event.listener_builder().create(), node, iceoryx2))
+
+
+def receive_iceoryx(shared: Any, count: int) -> tuple[list[float], float]:
+    subscriber, listener, _, iceoryx2 = held[-1]
+    times, began = [], 0
+    while len(times) < count:
+        sample = subscriber.receive()
+        if sample is None:
+            listener.timed_wait(iceoryx2.Duration.from_secs(1))
+            continue
+        now = time.monotonic_ns()
+        view = sample.payload().as_memory_view()
+        frame: Any = np.frombuffer(view, "uint8", offset=STAMP_BYTES).reshape(FRAME)
+        frame[-1, -1, -1]
+        times.append((now - int(np.frombuffer(view, "uint64", 1)[0])) / 1e3)
+        began = began or now
+        del frame, view
+        sample.delete()
+    return times, (time.monotonic_ns() - began) / 1e3 / (count - 1)
 
 
 def receive_ours(shared: Any, count: int) -> tuple[list[float], float]:
@@ -197,7 +243,9 @@ def frames() -> Iterator[Row]:
     spawn = multiprocessing.get_context("spawn")
     channel, queue = crosshandle.Channel(FRAME, "uint8", depth=4), spawn.Queue(4)
     image = np.ones(FRAME, "uint8")
-    functions = {"ours": receive_ours, "peer": receive_peer}
+    functions = {
+        "ours": receive_ours, "peer": receive_peer, "subscribe": subscribe_iceoryx, "iceoryx": receive_iceoryx,
+    }  # fmt: skip
     with other(functions, spawn, (channel, queue)) as process, channel.producer() as producer:
 
         def in_place() -> None:
@@ -226,6 +274,42 @@ def frames() -> Iterator[Row]:
             _, period = measured("ours", send, 2000, 0)
             yield Row(f"1080p frame, {what}, one way", one_way, peer, name)
             yield Row(f"1080p frame, {what}, time from frame to frame", period, peer_period, name, "≤ 0.02 ×")
+
+        # iceoryx2's package is measured if it is installed.
+        if importlib.util.find_spec("iceoryx2") is None:
+            return
+        import iceoryx2
+
+        service, event, _node = iceoryx_service(f"crosshandle-bench-{os.getpid()}", 4)
+        process.call("subscribe", f"crosshandle-bench-{os.getpid()}", 4)
+        strategy = iceoryx2.BackpressureStrategy.RetryUntilDelivered
+        publisher = service.publisher_builder().initial_max_slice_len(STAMP_BYTES + FRAME_BYTES)
+        publisher = publisher.backpressure_strategy(strategy).create()
+        notifier = event.notifier_builder().create()
+
+        def loaned(copies: bool) -> None:
+            sample = publisher.loan_slice_uninit(STAMP_BYTES + FRAME_BYTES)
+            view = sample.payload().as_memory_view()
+            stamp = time.monotonic_ns()
+            if copies:
+                np.frombuffer(view, "uint8", offset=STAMP_BYTES).reshape(FRAME)[:] = image
+            np.frombuffer(view, "uint64", 1)[0] = stamp
+            del view
+            sample.assume_init().send()
+            notifier.notify()
+
+        name = "iceoryx2"
+        for what, ours, theirs in (
+            ("written in place", in_place, lambda: loaned(False)),
+            ("copied", copied, lambda: loaned(True)),
+        ):
+            one_way, _ = measured("ours", ours, 300, 0.005)
+            peer, _ = measured("iceoryx", theirs, 300, 0.005)
+            yield Row(f"1080p frame, {what}, one way", one_way, peer, name, "≤ 0.6 ×", group="iceoryx2")
+            _, period = measured("ours", ours, 2000, 0)
+            _, peer_period = measured("iceoryx", theirs, 2000, 0)
+            what = f"1080p frame, {what}, time from frame to frame"
+            yield Row(what, period, peer_period, name, group="iceoryx2")
 
 
 ROWS = [import_time, opening, queues, waits, frames]

@@ -90,7 +90,7 @@ struct PeersArgs {
 
 #[derive(Args)]
 struct PythonArgs {
-    /// What to measure: host, gpu, or stages
+    /// What to measure: host, gpu, loader, or stages
     #[arg(default_value = "host")]
     part: String,
     #[command(flatten)]

@@ -3,6 +3,7 @@
 mod enqueue;
 mod events;
 mod graphs;
+mod kernels;
 mod opens;
 mod ours;
 mod recycle;
@@ -26,6 +27,7 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &enqueue::SCENARIO,
     &events::SCENARIO,
     &graphs::SCENARIO,
+    &kernels::SCENARIO,
     &opens::ONE_GPU,
     &opens::TWO_GPUS,
     &recycle::SCENARIO,

@@ -27,6 +27,7 @@ macro_rules! fails {
 
 pub mod attackers;
 mod cases;
+mod device_code;
 mod failure;
 #[doc(hidden)]
 pub mod faults;
@@ -41,6 +42,7 @@ mod suite;
 #[doc(hidden)]
 pub mod tamper;
 
+pub use device_code::{DeviceCode, DeviceResult};
 pub use failure::{Failure, Verdict};
 pub use harness::{Devices, Harness, SLOWDOWN, Transfer, block_on, is_pending, next, slowdown};
 pub use kernels::Kernels;

@@ -1,5 +1,6 @@
 //! The list of cases, and functions that find and run them.
 
+use crate::device_code::DeviceCode;
 use crate::failure::Verdict;
 use crate::harness::{Devices, Harness};
 use crate::kernels::Kernels;
@@ -189,6 +190,9 @@ macro_rules! for_each_case {
             channel {
                 items_cross_in_both_directions
                 queues_publish_and_release
+                leaving_members_wait_for_their_queues
+                no_slot_is_reused_while_a_queue_writes_it
+                consumers_wait_for_their_own_queues
                 deaths_cost_no_slot
                 broadcasts_reach_every_consumer
                 kills_after_any_instruction_cost_nothing
@@ -221,6 +225,15 @@ macro_rules! for_each_case {
                 failures_go_on
                 commands_have_times
                 times_may_be_switched
+            }
+            device_signals {
+                kernels_take_turns
+                hosts_and_kernels_signal_each_other
+                streams_and_kernels_signal_each_other
+                deaths_end_waits
+                deadlines_and_aborts_end_waits
+                failures_are_told
+                other_signallers_are_refused
             }
             faults {
                 exporter_killed_before_open
@@ -399,6 +412,9 @@ fn missing(topic: &str, harness: &Harness) -> Option<&'static str> {
     let devices = [harness.device(), harness.peer_device()];
     if topic == "kernels" && !devices.into_iter().all(Kernels::run_on) {
         return Some("kernels");
+    }
+    if topic == "device_signals" && !devices.into_iter().all(DeviceCode::runs_on) {
+        return Some("device_signals");
     }
     let needs_events = !["memory", "access", "files"].contains(&topic);
     (needs_events && lacks(|can| can.event_sharing)).then_some("event_sharing")

@@ -3,6 +3,7 @@
 //!
 //! The C functions are called through pointers, as a program with the shared library calls them.
 
+use crosshandle::channel::{Channel, ChannelOptions};
 use crosshandle::{Context, Device, Event, Memory};
 use crosshandle_c::*;
 use std::ffi::c_void;
@@ -145,6 +146,72 @@ fn main() {
             repeat(|| {
                 // SAFETY: the object is open, and the result is a variable.
                 black_box(unsafe { signal(black_box(c_event).cast_const(), &mut value) });
+            });
+        },
+    );
+    channel_calls(&context, c_context);
+}
+
+type Send = unsafe extern "C" fn(
+    *const crosshandle_producer,
+    *const c_void,
+    usize,
+    u64,
+    *mut u64,
+) -> crosshandle_result;
+type Receive = unsafe extern "C" fn(
+    *const crosshandle_consumer,
+    u64,
+    *mut *mut crosshandle_item,
+) -> crosshandle_result;
+
+/// Compares an item of 64 bytes that a thread sends and receives. C makes an object for the item.
+fn channel_calls(context: &Context, c_context: *mut crosshandle_context) {
+    const LEN: usize = 64;
+    let channel = Channel::create(context, ChannelOptions::new(LEN)).expect("a channel");
+    let mut producer = channel.producer().expect("a producer");
+    let mut consumer = channel.consumer().expect("a consumer");
+    let ok = crosshandle_result::CROSSHANDLE_OK;
+    let (mut c_channel, mut c_producer) = (ptr::null_mut(), ptr::null_mut());
+    let mut c_consumer = ptr::null_mut();
+    // SAFETY: any bytes are the options, whose pointers are then null.
+    let mut options: crosshandle_channel_options = unsafe { std::mem::zeroed() };
+    options.size = size_of::<crosshandle_channel_options>();
+    options.slot_size = LEN;
+    // SAFETY: the pointers are to variables of the right types, and to objects of the library.
+    unsafe {
+        assert_eq!(
+            crosshandle_channel_create(c_context, &options, &mut c_channel),
+            ok
+        );
+        assert_eq!(crosshandle_producer_create(c_channel, &mut c_producer), ok);
+        assert_eq!(crosshandle_consumer_create(c_channel, &mut c_consumer), ok);
+    }
+    let send: Send = black_box(crosshandle_producer_send);
+    let receive: Receive = black_box(crosshandle_consumer_receive);
+    let close: unsafe extern "C" fn(*mut crosshandle_item) -> crosshandle_result =
+        black_box(crosshandle_item_close);
+    let bytes = [7_u8; LEN];
+    compare(
+        "send and receive 64 bytes",
+        || {
+            repeat(|| {
+                producer.try_send(black_box(&bytes)).expect("room");
+                drop(black_box(consumer.try_receive().expect("an item")));
+            });
+        },
+        || {
+            repeat(|| {
+                let mut item = ptr::null_mut();
+                // SAFETY: the objects are open, and the pointers are to variables.
+                let results = unsafe {
+                    [
+                        send(c_producer, bytes.as_ptr().cast(), LEN, 0, ptr::null_mut()),
+                        receive(c_consumer, 0, &mut item),
+                        close(item),
+                    ]
+                };
+                assert_eq!(results, [ok; 3]);
             });
         },
     );

@@ -286,6 +286,11 @@ typedef struct crosshandle_device crosshandle_device;
 typedef struct crosshandle_event crosshandle_event;
 
 /**
+ * An event that code on a device uses. Any thread may use it.
+ */
+typedef struct crosshandle_event_on_device crosshandle_event_on_device;
+
+/**
  * A name that a holder keeps, as one call has returned it. Any thread may use it.
  */
 typedef struct crosshandle_held crosshandle_held;
@@ -659,6 +664,29 @@ typedef struct {
 } crosshandle_layout;
 
 /**
+ * An event as code on a device uses it, with the functions of `crosshandle.cuh`. A kernel takes
+ * the structure by value.
+ */
+typedef struct {
+    /**
+     * The event's words, which all processes share.
+     */
+    void *words;
+    /**
+     * The number of signals by code on the device, or null if the code may only wait.
+     */
+    void *signalled;
+    /**
+     * The number of calls of `wait_next`.
+     */
+    void *awaited;
+    /**
+     * The word that tells code on the device to stop.
+     */
+    void *abort;
+} crosshandle_device_event;
+
+/**
  * The options of an event. A structure of zeros, with `size` set, has the defaults.
  */
 typedef struct {
@@ -675,6 +703,11 @@ typedef struct {
      * disturb other events. Only the creator of the event can choose this.
      */
     bool isolated;
+    /**
+     * Whether only code on devices of this process signals the event. Only the creator of the event
+     * can choose this.
+     */
+    bool single_signaller;
 } crosshandle_event_options;
 
 /**
@@ -971,8 +1004,9 @@ crosshandle_result crosshandle_producer_create(const crosshandle_channel *channe
 /**
  * Reserves a slot for an item. This call does not wait.
  *
- * Errors: `CROSSHANDLE_EXHAUSTED` if the producer has its maximum number of reserved slots. The
- * caller publishes or closes the slot.
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the producer has its maximum number of reserved slots, and
+ * `CROSSHANDLE_TIMED_OUT` if queues still write all free slots. The caller publishes or closes the
+ * slot.
  */
 crosshandle_result crosshandle_producer_reserve(const crosshandle_producer *producer,
                                                 crosshandle_slot **slot);
@@ -1350,6 +1384,11 @@ crosshandle_result crosshandle_event_create(const crosshandle_context *context,
                                             crosshandle_event **event);
 
 /**
+ * Ends the access of code on a device to an event. Closing null does nothing.
+ */
+crosshandle_result crosshandle_event_on_device_close(crosshandle_event_on_device *on_device);
+
+/**
  * Opens an event of another process by its handle. The call waits for the exporter for at most
  * `timeout_ns` nanoseconds.
  *
@@ -1449,6 +1488,21 @@ uint64_t crosshandle_event_submitted(const crosshandle_event *event);
  * an error.
  */
 uint64_t crosshandle_event_completed(const crosshandle_event *event);
+
+/**
+ * Gives code on the context's device access to an event, and stores in `addresses` what the code
+ * needs. The addresses are valid until `on_device` is closed, which must come after the end of the
+ * code.
+ *
+ * The code can wait for any event. It can signal an event that was created in this context with
+ * `single_signaller`.
+ *
+ * Errors: `CROSSHANDLE_UNSUPPORTED` if code on the device cannot use events.
+ */
+crosshandle_result crosshandle_event_open_on_device(const crosshandle_context *context,
+                                                    const crosshandle_event *event,
+                                                    crosshandle_event_on_device **on_device,
+                                                    crosshandle_device_event *addresses);
 
 /**
  * Gives the event a name, which tools and errors of all processes that share it show. Names are
@@ -1822,6 +1876,13 @@ crosshandle_result crosshandle_memory_close(crosshandle_memory *memory);
  * device has no driver, and on an error. It exists at least as long as the context.
  */
 void *crosshandle_context_native(const crosshandle_context *context);
+
+/**
+ * Tells code on the context's device to stop (`abort` true), or takes that back.
+ *
+ * Errors: `CROSSHANDLE_OUT_OF_MEMORY`.
+ */
+crosshandle_result crosshandle_context_abort_device_code(const crosshandle_context *context, bool abort);
 
 /**
  * Creates a context over a driver's context that the program has made, a `CUcontext` or

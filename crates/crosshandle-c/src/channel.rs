@@ -377,8 +377,9 @@ pub unsafe extern "C" fn crosshandle_producer_create(
 
 /// Reserves a slot for an item. This call does not wait.
 ///
-/// Errors: `CROSSHANDLE_EXHAUSTED` if the producer has its maximum number of reserved slots. The
-/// caller publishes or closes the slot.
+/// Errors: `CROSSHANDLE_EXHAUSTED` if the producer has its maximum number of reserved slots, and
+/// `CROSSHANDLE_TIMED_OUT` if queues still write all free slots. The caller publishes or closes the
+/// slot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_producer_reserve(
     producer: *const crosshandle_producer,
@@ -386,7 +387,7 @@ pub unsafe extern "C" fn crosshandle_producer_reserve(
 ) -> crosshandle_result {
     entry! {
         let slot = place(slot)?;
-        let reserved = get(producer)?.enter()?.reserve()?;
+        let reserved = get(producer)?.enter()?.try_reserve()?;
         slot.write(open(Exclusive::new(Some(reserved))));
         Ok(())
     }

@@ -28,6 +28,9 @@ pub struct crosshandle_event_options {
     /// Whether the counters of the event are in memory of their own, so that its importers cannot
     /// disturb other events. Only the creator of the event can choose this.
     pub isolated: bool,
+    /// Whether only code on devices of this process signals the event. Only the creator of the
+    /// event can choose this.
+    pub single_signaller: bool,
 }
 
 /// Converts the options of a program, or returns the defaults for null.
@@ -43,7 +46,8 @@ unsafe fn read_options(options: *const crosshandle_event_options) -> Result<Even
     }
     Ok(EventOptions::new()
         .low_power(options.low_power)
-        .isolated(options.isolated))
+        .isolated(options.isolated)
+        .single_signaller(options.single_signaller))
 }
 
 /// Creates an event that can be shared. `options` may be null for the defaults.

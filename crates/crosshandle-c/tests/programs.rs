@@ -253,7 +253,8 @@ fn tests_in_cpp_succeed_in_every_standard() {
     let returning = "tests/returning.cpp";
     let old = (returning, vec!["-std=c++17", "-fno-exceptions"]);
     let new = (returning, vec!["-std=c++20", "-fno-exceptions"]);
-    for (source, options) in [throwing, old, new] {
+    let device_signals = ("tests/device_signals.cpp", vec!["-std=c++17"]);
+    for (source, options) in [throwing, old, new, device_signals] {
         let mut compiler = Compiler::cpp();
         compiler.options = options;
         succeed(&compiler.build(&crate_dir().join(source), Link::Shared));

@@ -9,6 +9,7 @@ use crosshandle_hal::{
     NativeContext,
 };
 use crosshandle_handle::DeviceUuid;
+use crosshandle_ipc::EventCore;
 use crosshandle_types::error::Result;
 use crosshandle_types::{Access, MemoryKind, QueueOrder};
 use std::sync::Arc;
@@ -98,6 +99,12 @@ impl BackendContext for CudaContext {
 
     fn images(&self) -> Option<&dyn BackendImages> {
         self.gpu.images().is_some().then_some(self as _)
+    }
+
+    fn event_words(&self, event: &EventCore) -> Option<Result<usize>> {
+        let pinner = memory::WordPinner(&self.gpu);
+        let can = self.gpu.info().capabilities.device_signals;
+        can.then(|| event.slot_address(Some(&pinner)))
     }
 
     fn programs(&self) -> Option<&dyn BackendPrograms> {

@@ -93,6 +93,10 @@ impl NativeContext for CudaContext {
         }))
     }
 
+    fn beside_captures(&self, call: &mut dyn FnMut()) {
+        self.gpu().driver().beside_captures(call);
+    }
+
     fn create_recording(&self) -> Result<Arc<dyn NativeRecording>> {
         Ok(Arc::new(queue::graph::RecordedGraph::create(self.gpu())?))
     }

@@ -6,6 +6,7 @@ use crate::{
     NativeContext,
 };
 use crosshandle_handle::DeviceUuid;
+use crosshandle_ipc::EventCore;
 use crosshandle_types::error::Result;
 use crosshandle_types::{Access, MemoryKind, QueueOrder};
 use std::sync::Arc;
@@ -96,6 +97,13 @@ pub trait BackendContext: Send + Sync {
     /// Returns the factory of images, if the device's [limits](crate::BackendDevice::images) say
     /// that it has images.
     fn images(&self) -> Option<&dyn BackendImages> {
+        None
+    }
+
+    /// Returns the address of an event's words for code on the device, which has access to them
+    /// from now on, while the event is open. Returns `None` if code on the device cannot use
+    /// events.
+    fn event_words(&self, _event: &EventCore) -> Option<Result<usize>> {
         None
     }
 

@@ -1,7 +1,7 @@
 //! Objects of drivers, for programs that call the driver too.
 
-use super::{BackendContext, BackendProgram, BackendQueue, BackendSegment, Work};
-use crosshandle_types::error::Result;
+use super::{BackendContext, BackendProgram, BackendQueue, BackendSegment, Launch, Work};
+use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DriverAllocation, Ownership};
 use std::any::Any;
 use std::sync::Arc;
@@ -57,6 +57,12 @@ pub trait NativeContext {
         event: usize,
         ownership: Ownership,
     ) -> Result<Option<Box<dyn Any + Send>>>;
+
+    /// Makes a call that uses the driver in a way that the driver may otherwise refuse during a
+    /// capture.
+    fn beside_captures(&self, call: &mut dyn FnMut()) {
+        call();
+    }
 
     /// Creates an empty recording, to which the program appends commands.
     fn create_recording(&self) -> Result<Arc<dyn NativeRecording>>;
@@ -170,6 +176,19 @@ pub trait NativeQueue {
     /// now on the program may submit to it, and [`finish`](super::BackendQueue::finish) and
     /// [`is_idle`](super::BackendQueue::is_idle) include the program's commands.
     fn share(&self) -> usize;
+
+    /// Returns the driver's number of the capture that records what is submitted to the queue
+    /// instead of running it. Returns `None` if there is no capture.
+    fn capture(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Adds a launch to the graph that is being captured, which keeps the launch. Only during a
+    /// capture.
+    #[expect(clippy::boxed_local, reason = "implementations keep the box")]
+    fn record(&self, _launch: Box<Launch>) -> Result<()> {
+        Err(Error::Unsupported("this queue cannot be captured".into()))
+    }
 }
 
 /// An event of the driver, which is destroyed on drop.

@@ -10,6 +10,7 @@ use crosshandle_hal::{
     BackendSegment, Import,
 };
 use crosshandle_handle::DeviceUuid;
+use crosshandle_ipc::EventCore;
 use crosshandle_os::mapping::page_size;
 use crosshandle_types::error::Result;
 use crosshandle_types::{Access, MemoryKind, QueueOrder};
@@ -43,6 +44,10 @@ impl BackendContext for HostContext {
 
     fn takes_memory_late(&self) -> bool {
         true
+    }
+
+    fn event_words(&self, event: &EventCore) -> Option<Result<usize>> {
+        Some(event.slot_address(None))
     }
 
     fn create_segment(&self, _kind: MemoryKind, len: usize) -> Result<Arc<dyn BackendSegment>> {

@@ -60,6 +60,7 @@ fn describe() -> DeviceInfo {
             memory_sharing: true,
             physical_memory_sharing: true,
             event_sharing: true,
+            device_signals: true,
             read_only_memory: true,
             host_accessible_memory: true,
             host_memory_only: true,

@@ -272,7 +272,7 @@ impl Description<'_> {
         };
         let slot = arena.slot(index);
         self.report.totals.events += 1;
-        let submitted = slot.issued();
+        let submitted = slot.submitted();
         // A peer may have written any value.
         self.signals = self.signals.wrapping_add(submitted);
         let opened_by = self.openers(record, 0);

@@ -28,6 +28,7 @@ pub type Target<'a> = crosshandle_events::Target<'a, Os>;
 pub type Interrupt<'a> = crosshandle_events::Interrupt<'a, Os>;
 
 const _: () = assert!(size_of::<Slot>() == 384 && align_of::<Slot>() == 128);
+const _: () = assert!(matches!(Slot::DEVICE_OFFSETS, [0, 8, 128, 192]));
 
 impl Platform for Os {
     type AtomicU32 = AtomicU32;

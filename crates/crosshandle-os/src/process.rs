@@ -91,6 +91,16 @@ pub fn program_of(pid: u32) -> String {
     name.map_or(String::new(), |name| name.trim_end().to_owned())
 }
 
+/// Returns the time at which a process started, in clock ticks since boot. Returns `None` if no
+/// process has this id, or if `/proc` is missing.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name is in brackets and may contain any characters. The start time is field 22
+    // of proc_pid_stat(5), and the first field after the name is field 3.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    fields.nth(22 - 3)?.parse().ok()
+}
+
 /// Returns the current time in nanoseconds since 1970.
 pub fn time() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -112,8 +122,8 @@ pub fn monotonic_nanoseconds() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Returns the time in nanoseconds of the system's monotonic clock at its latest tick, at most 10 ms
-/// ago. Reading it takes a fraction of the time of [`monotonic_nanoseconds`].
+/// Returns the time in nanoseconds of the system's monotonic clock at its latest tick, at most 10
+/// ms ago. Reading it takes a fraction of the time of [`monotonic_nanoseconds`].
 #[inline]
 pub fn coarse_nanoseconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);

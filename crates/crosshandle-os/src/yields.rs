@@ -16,7 +16,7 @@ const LONGEST_YIELD: Duration = Duration::from_micros(200);
 /// thread that competes with others for its CPU then loses little time.
 const MAX_DECLINED: u32 = 1024;
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct State {
     /// Number of requests to decline before the next yield.
     to_decline: u32,
@@ -26,8 +26,14 @@ struct State {
     is_late: bool,
 }
 
+const FRESH: State = State {
+    to_decline: 0,
+    declined: 0,
+    is_late: false,
+};
+
 thread_local! {
-    static STATE: Cell<State> = const { Cell::new(State { to_decline: 0, declined: 0, is_late: false }) };
+    static STATE: Cell<State> = const { Cell::new(FRESH) };
 }
 
 /// Lets other threads of the CPU run. Returns `false` without doing so if earlier yields of this
@@ -90,10 +96,6 @@ mod tests {
             note(false);
         }
         assert_eq!(declined(), 15);
-        STATE.set(State {
-            is_late: false,
-            ..STATE.get()
-        });
         note(true);
         assert_eq!(declined(), 0, "a benefit makes the thread yield again");
         for _ in 0..20 {
@@ -102,7 +104,7 @@ mod tests {
         assert_eq!(declined(), MAX_DECLINED);
         STATE.set(State {
             is_late: true,
-            ..State::default()
+            ..FRESH
         });
         note(true);
         assert_eq!(declined(), 1, "a late yield has no benefit");

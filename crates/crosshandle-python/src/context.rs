@@ -3,7 +3,7 @@
 use crate::array::{Array, Dtype, Layout};
 use crate::device::{self, Device};
 use crate::error::Result;
-use crate::event::Event;
+use crate::event::{DeviceEvent, Event};
 use crate::foreign::Wholes;
 use crate::handle::{EventHandle, MemoryHandle, any};
 use crate::interrupt::{self, detached, detached_for};
@@ -148,20 +148,41 @@ impl Context {
 
     /// Creates an event. With `low_power`, a waiting thread in this process sleeps at once instead
     /// of spinning first. With `isolated`, the event's counters are in memory that no other event
-    /// uses.
-    #[pyo3(signature = (*, name = None, low_power = false, isolated = false))]
+    /// uses. With `single_signaller`, only kernels and streams of this process on the context's
+    /// device signal the event, which they count by themselves.
+    #[pyo3(signature = (*, name = None, low_power = false, isolated = false, single_signaller = false))]
     pub(crate) fn event(
         &self,
         name: Option<&str>,
         low_power: bool,
         isolated: bool,
+        single_signaller: bool,
     ) -> Result<Event> {
-        let options = EventOptions::new().low_power(low_power).isolated(isolated);
+        let options = EventOptions::new()
+            .low_power(low_power)
+            .isolated(isolated)
+            .single_signaller(single_signaller);
         let event = self.0.create_event_with(options)?;
         if let Some(name) = name {
             event.set_name(name);
         }
         Ok(Event::new(event, None))
+    }
+
+    /// Returns an event for kernels on the context's device, which wait for it. They signal it if
+    /// it was created in this context with `single_signaller`.
+    fn device_event(&self, event: &Event) -> Result<DeviceEvent> {
+        Ok(DeviceEvent::new(self.0.device_event(&event.event)?))
+    }
+
+    /// Tells kernels on the context's device to stop: their waits return `aborted`.
+    fn abort_kernels(&self) -> Result<()> {
+        Ok(self.0.abort_device_code()?)
+    }
+
+    /// Takes back `abort_kernels`, for kernels that are launched later.
+    fn clear_abort(&self) -> Result<()> {
+        Ok(self.0.clear_device_abort()?)
     }
 
     /// Opens another process's event. `handle` is an `EventHandle`, its bytes or its text.

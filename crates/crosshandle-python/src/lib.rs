@@ -57,6 +57,8 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::event::Notifier;
     #[pymodule_export]
+    use crate::event::{DeviceEvent, device_header};
+    #[pymodule_export]
     use crate::foreign::allocator::{
         Block, abandon_arena, keep_for_ever, serve_allocations, stop_freeing,
     };

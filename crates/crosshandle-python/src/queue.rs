@@ -103,8 +103,13 @@ impl Queue {
     }
 
     /// Submits a command that signals the event after all earlier commands. Returns the signal's
-    /// number. This method does not wait for the command.
+    /// number, or 0 for an event with a single signaller, which the device counts. This method does
+    /// not wait for the command.
     fn signal(&self, event: &Event) -> Result<u64> {
+        if event.event.has_single_signaller() {
+            self.queue.signal(&event.event)?;
+            return Ok(0);
+        }
         Ok(self.queue.signal_numbered(&event.event)?)
     }
 

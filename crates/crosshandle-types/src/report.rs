@@ -23,6 +23,26 @@ pub struct ProcessReport {
     pub refusals: u64,
     /// The contexts that have exported something. The report may omit some of them.
     pub contexts: Vec<ContextReport>,
+    /// The channels that the process has open. The report may omit some of them.
+    pub channels: Vec<ChannelReport>,
+}
+
+/// One open channel. All processes that have a channel open report the same state.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChannelReport {
+    /// The number that identifies the channel on this machine, as 16 hexadecimal digits.
+    pub channel: String,
+    /// The name that the program gave the channel. Only the process that created it knows the name.
+    pub name: Option<String>,
+    /// Number of items that can wait to be received.
+    pub depth: u32,
+    /// Number of items that were published so far.
+    pub published: u64,
+    /// Number of living producers.
+    pub producers: u64,
+    /// Number of living consumers.
+    pub consumers: u64,
 }
 
 /// One exporting context.

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 const SENDER: &str = "sender";
 const RECEIVER: &str = "receiver";
 const HOLDER: &str = "holder";
+const QUEUE: &str = "queue";
 
 /// Runs the role of a second process, if this is one. All tests share these roles.
 fn role() -> bool {
@@ -27,6 +28,8 @@ fn role() -> bool {
         send();
     } else if is(RECEIVER) {
         receive();
+    } else if is(QUEUE) {
+        work();
     } else if is(HOLDER) {
         let mut parent = Parent::new();
         let options = ServeOptions::new().socket_dir(Directory::inherited().path());
@@ -98,6 +101,370 @@ fn receive() {
             parent.say("kept");
         }
     }
+}
+
+/// A member whose queue the parent holds back with an event. Each line is one step.
+fn work() {
+    let mut parent = Parent::new();
+    let channel = opened(&mut parent);
+    let context = Directory::inherited().context();
+    let queue = context.create_queue().expect("a queue");
+    let copy = context.allocate(8).expect("memory");
+    let (mut producer, mut consumer, mut item, mut gate) = (None, None, None, None);
+    parent.say("joined");
+    while let Some(line) = parent.hear() {
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("gate", handle) => {
+                let handle = handle.parse().expect("a handle");
+                gate = Some(context.open_event(&handle).expect("an event"));
+            }
+            ("hold", value) => {
+                let gate = gate.as_ref().expect("a gate");
+                let value = value.parse().expect("a number");
+                let barrier = Command::barrier().after_value(gate, value);
+                queue.submit(barrier).expect("submitted");
+            }
+            ("produce", _) => producer = Some(channel.producer().expect("a producer")),
+            ("consume", _) => consumer = Some(channel.consumer().expect("a consumer")),
+            // Makes the queue fill a slot with a byte.
+            ("publish", byte) => {
+                let producer = producer.as_mut().expect("a producer");
+                let slot = producer.reserve().expect("a slot");
+                let byte = byte.parse().expect("a byte");
+                let fill = Command::fill(slot.range().unwrap(), &[byte]).unwrap();
+                queue.submit(fill).expect("submitted");
+                let published = producer.publish_on(&queue, slot, DEADLINE);
+                published.expect("published");
+            }
+            ("receive", _) => {
+                let consumer: &mut Consumer = consumer.as_mut().expect("a consumer");
+                item = Some(consumer.receive_timeout(DEADLINE).expect("an item"));
+            }
+            // Makes the queue copy the item, and release it.
+            ("release", _) => {
+                let item = item.take().expect("an item");
+                let range = item.range().unwrap().range(..8).unwrap();
+                queue
+                    .submit(Command::copy(range, copy.all()).unwrap())
+                    .expect("submitted");
+                item.release_on(&queue).expect("released");
+            }
+            ("copied", byte) => {
+                queue.finish_timeout(DEADLINE).expect("finished");
+                let mut bytes = [0; 8];
+                copy.read(0, &mut bytes).expect("8 bytes");
+                let byte: u8 = byte.parse().expect("a byte");
+                assert_eq!(bytes, [byte; 8]);
+            }
+            ("finish", _) => queue.finish_timeout(DEADLINE).expect("finished"),
+            ("task", _) => {
+                let consumer = consumer.as_mut().expect("a consumer");
+                assert!(is_readable(consumer, DEADLINE), "a first look");
+                assert!(consumer.try_receive().expect("alive").is_none());
+            }
+            ("await", _) => {
+                let consumer = consumer.as_mut().expect("a consumer");
+                let received = loop {
+                    assert!(is_readable(consumer, DEADLINE), "the process is not woken");
+                    if let Some(item) = consumer.try_receive().expect("alive") {
+                        break item;
+                    }
+                };
+                parent.say(value(&received));
+                continue;
+            }
+            ("leave", _) => (producer, consumer) = (None, None),
+            (step, _) => panic!("no such step: {step}"),
+        }
+        parent.say("done");
+    }
+}
+
+/// Returns whether the consumer's descriptor becomes readable in time.
+fn is_readable(consumer: &mut Consumer, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).expect("short");
+    let descriptor = consumer.descriptor().expect("a descriptor");
+    poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&limit)).expect("a poll") == 1
+}
+
+/// Starts a process that [`work`]s, and takes some steps.
+fn working(test: &str, directory: &Directory, channel: &Channel, steps: &[&str]) -> Process {
+    let mut process = started(test, QUEUE, directory, channel.handle().unwrap());
+    for step in steps {
+        take(&mut process, step);
+    }
+    process
+}
+
+fn take(process: &mut Process, step: &str) {
+    process.say(step);
+    assert_eq!(process.hear(), "done", "{step}");
+}
+
+/// Returns a channel whose process waits an hour for the answers of others, so that a call that
+/// waits for a stopped process makes the test fail.
+fn made_patiently(directory: &Directory, options: ChannelOptions) -> Channel {
+    let patient = directory
+        .options()
+        .exchange_timeout(Duration::from_secs(3600));
+    let context = common::context(patient);
+    Channel::create(&context, options).expect("a channel")
+}
+
+/// Runs `body` on a thread, which must end in time.
+fn in_time<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || done.send(body()));
+    is_done.recv_timeout(DEADLINE).expect("it ends in time")
+}
+
+#[test]
+fn a_stopped_task_delays_no_sender() {
+    const TEST: &str = "a_stopped_task_delays_no_sender";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made_patiently(&directory, ChannelOptions::new(8).depth(4));
+    let mut producer = channel.producer().expect("a producer");
+    let mut task = working(TEST, &directory, &channel, &["consume", "task"]);
+    task.stop();
+    let producer = in_time(move || {
+        producer.try_send(&7_u64.to_le_bytes()).expect("sent");
+        producer
+    });
+    task.resume();
+    task.say("await");
+    assert_eq!(task.hear(), "7");
+    drop(producer);
+}
+
+#[test]
+fn an_item_of_a_stopped_producer_is_not_lost() {
+    const TEST: &str = "an_item_of_a_stopped_producer_is_not_lost";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made_patiently(&directory, ChannelOptions::new(8).depth(4));
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut sender = working(TEST, &directory, &channel, &["produce", "publish 1"]);
+    sender.stop();
+    let mut consumer = in_time(move || {
+        assert!(consumer.try_receive().expect("alive").is_none());
+        let late = consumer.receive_timeout(Duration::ZERO).unwrap_err();
+        assert!(late.is_timeout(), "{late}");
+        let late = consumer
+            .receive_timeout(Duration::from_millis(1))
+            .unwrap_err();
+        assert!(late.is_timeout(), "{late}");
+        let task = &mut std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(pin!(consumer.receiving()).poll(task).is_pending());
+        consumer
+    });
+    sender.resume();
+    let item = finished(consumer.receiving()).expect("an item");
+    assert_eq!(item.to_vec().unwrap(), [1; 8]);
+    take(&mut sender, "publish 2");
+    let item = consumer.receive_timeout(DEADLINE).expect("an item");
+    assert_eq!(item.to_vec().unwrap(), [2; 8]);
+}
+
+#[test]
+fn a_queue_reads_the_items_of_a_consumer_that_has_left() {
+    const TEST: &str = "a_queue_reads_the_items_of_a_consumer_that_has_left";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let options = ChannelOptions::new(8).depth(1).held(1).reserved(1);
+    let channel = made(&directory, options.consumers(2));
+    let gate = directory.context().create_event().unwrap();
+    let mut producer = channel.producer().expect("a producer");
+    let handle = format!("gate {}", gate.handle().unwrap());
+    let mut reader = working(TEST, &directory, &channel, &["consume", &handle]);
+    producer.send(&[1; 8]).expect("sent");
+    for step in ["receive", "hold 1", "release", "leave"] {
+        take(&mut reader, step);
+    }
+    let mut consumer = channel.consumer().expect("a consumer");
+    for _ in 0..20 {
+        producer.send(&[2; 8]).expect("sent");
+        drop(consumer.receive_timeout(DEADLINE).expect("an item"));
+    }
+    gate.signal().unwrap();
+    take(&mut reader, "copied 1");
+    // The place is free as soon as the queue has read the slot.
+    let deadline = Instant::now() + DEADLINE;
+    while let Err(error) = channel.consumer() {
+        assert_eq!(fault(error), ChannelFault::NoPlace);
+        assert!(Instant::now() < deadline, "the place stays taken");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn items_of_a_producer_that_has_left_are_completed() {
+    const TEST: &str = "items_of_a_producer_that_has_left_are_completed";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(8).depth(4));
+    let gate = directory.context().create_event().unwrap();
+    let handle = format!("gate {}", gate.handle().unwrap());
+    let mut consumer = channel.consumer().expect("a consumer");
+    for round in 1..3_u64 {
+        let hold = format!("hold {round}");
+        let steps = ["produce", &handle, &hold, "publish 1", "publish 2", "leave"];
+        let mut writer = working(TEST, &directory, &channel, &steps);
+        if round == 1 {
+            assert!(consumer.try_receive().expect("not the end").is_none());
+        }
+        gate.signal().unwrap();
+        // In the second round the producer leaves before this process opens its event.
+        if round == 2 {
+            take(&mut writer, "finish");
+            let deadline = Instant::now() + DEADLINE;
+            while channel.members().0 > 0 {
+                assert!(Instant::now() < deadline, "the producer does not leave");
+                thread::yield_now();
+            }
+        }
+        for byte in 1..3 {
+            let item = consumer.receive_timeout(DEADLINE).expect("an item");
+            assert_eq!(item.to_vec().unwrap(), [byte; 8]);
+        }
+        let ended = consumer.receive_timeout(DEADLINE).unwrap_err();
+        assert_eq!(fault(ended), ChannelFault::Closed);
+    }
+}
+
+/// Items that are replaced, or dropped before they are complete.
+#[test]
+fn no_slot_is_reused_while_a_queue_writes_it() {
+    const TEST: &str = "no_slot_is_reused_while_a_queue_writes_it";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let options = ChannelOptions::new(8).depth(1).held(1).reserved(1);
+    let options = options.when_full(WhenFull::DropOldest).producers(2);
+    let channel = made(&directory, options);
+    let gate = directory.context().create_event().unwrap();
+    let handle = format!("gate {}", gate.handle().unwrap());
+    let steps = ["produce", &handle, "hold 1", "publish 1", "publish 1"];
+    let mut writer = working(TEST, &directory, &channel, &steps);
+    let mut producer = channel.producer().expect("a producer");
+    let mut consumer = channel.consumer().expect("a consumer");
+    // The queue will write two of the four slots. The other two are used again and again.
+    for _ in 0..20 {
+        producer.try_send(&[2; 8]).expect("a free slot");
+    }
+    let item = consumer.receive_timeout(DEADLINE).expect("an item");
+    take(&mut writer, "publish 3");
+    // The queue will write three slots, and the consumer has the fourth.
+    let busy = producer.try_reserve().unwrap_err();
+    assert!(busy.is_timeout(), "{busy}");
+    let busy = producer.try_send(&[4; 8]).unwrap_err();
+    assert!(busy.is_timeout(), "{busy}");
+    gate.signal().unwrap();
+    take(&mut writer, "finish");
+    assert_eq!(
+        item.to_vec().unwrap(),
+        [2; 8],
+        "a queue wrote a received slot"
+    );
+    drop(item);
+    for _ in 0..20 {
+        producer.send_timeout(&[2; 8], DEADLINE).expect("free");
+    }
+}
+
+/// A slot that was not published while a queue writes it is not used meanwhile.
+#[test]
+fn a_dropped_slot_is_not_reused_while_a_queue_writes_it() {
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(8).depth(1).reserved(1));
+    let context = directory.context();
+    let (queue, gate) = (
+        context.create_queue().unwrap(),
+        context.create_event().unwrap(),
+    );
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut producer = channel.producer().expect("a producer");
+    producer.send(&[1; 8]).expect("sent");
+    queue
+        .submit(Command::barrier().after_value(&gate, 1))
+        .unwrap();
+    let slot = producer.reserve().expect("a slot");
+    let full = producer.publish_on(&queue, slot, Duration::ZERO);
+    let full = full.unwrap_err();
+    assert!(full.error.is_timeout());
+    drop(full);
+    let busy = producer.try_reserve().unwrap_err();
+    assert!(busy.is_timeout(), "{busy}");
+    gate.signal().unwrap();
+    let slot = producer.reserve_timeout(DEADLINE).expect("a slot");
+    drop(consumer.receive_timeout(DEADLINE).expect("an item"));
+    producer.publish(slot).expect("published");
+    consumer.receive_timeout(DEADLINE).expect("an item");
+}
+
+#[test]
+fn a_consumer_waits_for_its_own_queue() {
+    const TEST: &str = "a_consumer_waits_for_its_own_queue";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(8).depth(8).held(1));
+    let context = directory.context();
+    let (queue, gate) = (
+        context.create_queue().unwrap(),
+        context.create_event().unwrap(),
+    );
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
+    sender.say("6");
+    assert_eq!(sender.hear(), "done");
+    // Holds the queue back, and lets it release the item.
+    let release = |item: Item, value: u64| {
+        let barrier = Command::barrier().after_value(&gate, value);
+        queue.submit(barrier).unwrap();
+        item.release_on(&queue).expect("released");
+    };
+    let item = consumer.receive_on(&queue, DEADLINE).expect("an item");
+    assert_eq!(item.number(), 0);
+    release(item, 1);
+    assert!(consumer.try_receive().expect("it will have room").is_none());
+    let late = consumer.receive_timeout(Duration::from_millis(1));
+    assert!(late.unwrap_err().is_timeout());
+    gate.signal().unwrap();
+    let item = consumer.receive_on(&queue, DEADLINE).expect("an item");
+    assert_eq!(item.number(), 1);
+    // A task waits for the queue too.
+    release(item, 2);
+    let task = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(pin!(consumer.receiving()).poll(task).is_pending());
+    gate.signal().unwrap();
+    let item = finished(consumer.receiving()).expect("an item");
+    assert_eq!(item.number(), 2);
+    // The latest item needs the place of the one before it.
+    drop(item);
+    let item = consumer.receive_latest(DEADLINE).expect("an item");
+    assert_eq!(item.number(), 5);
+    // So does the descriptor.
+    sender.say("1");
+    assert_eq!(sender.hear(), "done");
+    release(item, 3);
+    assert!(is_readable(&mut consumer, DEADLINE), "a first look");
+    assert!(consumer.try_receive().expect("alive").is_none());
+    assert!(!is_readable(&mut consumer, Duration::ZERO));
+    gate.signal().unwrap();
+    assert!(is_readable(&mut consumer, DEADLINE), "nothing is reported");
+    let item = consumer.try_receive().expect("alive").expect("an item");
+    assert_eq!(item.number(), 6);
 }
 
 fn fault(error: Error) -> ChannelFault {
@@ -512,11 +879,6 @@ fn futures_streams_and_descriptors_wait_for_items() {
         assert_eq!(sender.hear(), "done");
     }
     // The descriptor is readable as long as there are items.
-    let is_readable = |consumer: &mut Consumer, limit: Duration| {
-        let limit = Timespec::try_from(limit).expect("short");
-        let descriptor = consumer.descriptor().expect("a descriptor");
-        poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&limit)).expect("a poll") == 1
-    };
     assert!(
         is_readable(&mut consumer, DEADLINE),
         "the first look is always worthwhile"
@@ -559,11 +921,6 @@ fn the_descriptor_reports_that_a_published_item_is_complete() {
     let gate = context.create_event().unwrap();
     let mut producer = channel.producer().expect("a producer");
     let mut consumer = channel.consumer().expect("a consumer");
-    let is_readable = |consumer: &mut Consumer, limit: Duration| {
-        let limit = Timespec::try_from(limit).expect("short");
-        let descriptor = consumer.descriptor().expect("a descriptor");
-        poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&limit)).expect("a poll") == 1
-    };
     queue
         .submit(Command::barrier().after_value(&gate, 1))
         .unwrap();

@@ -188,7 +188,7 @@ python_module() {
 # Tests of the Python module with the installed libraries: torch, CuPy, JAX, numba, cuda.core.
 python_tests() {
     run "python tour" env "PYTHONPATH=$site" python3 -m crosshandle.tour
-    for tests in gpu foreign channels_gpu objects processes pending documents kills; do
+    for tests in gpu foreign channels_gpu device_signals_gpu objects processes pending documents kills; do
         run "python $(echo "$tests" | tr _ ' ')" env "PYTHONPATH=$site" PYTHONDONTWRITEBYTECODE=1 \
             python3 -m pytest -q -p no:cacheprovider "$here/python/tests/test_$tests.py"
     done
@@ -317,6 +317,8 @@ if wants bench-python; then
         # shellcheck disable=SC2086
         measure python env "PYTHONPATH=$site" "$here/bench" python gpu \
             --scripts "$here/python/bench" ${BENCH_PYTHON-}
+        measure loader env "PYTHONPATH=$site" "$here/bench" python loader \
+            --scripts "$here/python/bench"
     else
         row "bench python: no torch" 0 1 0 0
     fi

@@ -2,6 +2,7 @@
 
 mod anchors;
 mod crates;
+mod errors;
 mod evidence;
 mod glossary;
 mod paths;
@@ -23,6 +24,7 @@ type Fault = (usize, String);
 type Files = BTreeMap<String, String>;
 
 const ARCHITECTURE: &str = "docs/architecture.md";
+const ERRORS: &str = "docs/errors.md";
 const GLOSSARY: &str = "docs/glossary.md";
 const SECURITY: &str = "docs/security.md";
 /// Switches of tests, which readers of the published crates would take for back doors.
@@ -48,6 +50,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         add(path, kinds(path, text, self::text(&files, ARCHITECTURE)));
     }
     add(ARCHITECTURE, crates::check(&files));
+    add(ERRORS, errors::check(&files));
     add(SECURITY, evidence::check(&files));
     add(GLOSSARY, glossary::check(&files));
     add("xtask/src/style/sizes.rs", sizes::unused(&files));

@@ -40,6 +40,11 @@ impl Stream {
         Ok(Self { gpu: *gpu, handle })
     }
 
+    /// Returns the stream as a number, for other libraries.
+    pub(crate) fn number(&self) -> usize {
+        self.handle.expose_provenance()
+    }
+
     pub(super) fn handle(&self) -> CUstream {
         self.handle
     }

@@ -5,8 +5,9 @@ use crate::faults::sample_channel_kills;
 use crate::harness::{Harness, Transfer, deadline};
 use crate::pattern::pattern;
 use crate::suite::{Outcome, PASSED};
-use crosshandle::channel::{Channel, ChannelFault, ChannelOptions, Delivery};
+use crosshandle::channel::{Channel, ChannelFault, ChannelOptions, Delivery, WhenFull};
 use crosshandle::{Command, Error};
+use std::time::Duration;
 
 /// Size of a slot in bytes.
 const LEN: usize = 10_000;
@@ -63,6 +64,118 @@ pub(crate) fn queues_publish_and_release(harness: &Harness) -> Verdict {
         item.release_on(&queue)?;
         queue.finish_timeout(deadline())?;
         assert_eq!(transfer.read(&copies, 0, LEN)?, vec![round; LEN]);
+    }
+    PASSED
+}
+
+/// Members leave while their queues still use slots. The queues continue, and no slot is reused
+/// before.
+pub(crate) fn leaving_members_wait_for_their_queues(harness: &Harness) -> Verdict {
+    let (context, peer) = harness.with_peer()?;
+    let options = ChannelOptions::new(LEN).depth(1).held(1).reserved(1);
+    let channel = Channel::create(&context, options.consumers(2))?;
+    let gate = context.create_event()?;
+    let copies = context.allocate(LEN)?;
+    let transfer = Transfer::new(&context)?;
+    peer.ask(format!("open-channel c {}", channel.handle()?))?;
+    peer.ask(format!("open-event gate {}", gate.handle()?))?;
+    peer.ask(format!("open-memory copies {}", copies.handle()?))?;
+    peer.ask("queue q")?;
+    let mut consumer = channel.consumer()?;
+
+    // A producer leaves before its item is complete.
+    peer.ask("producer p c")?;
+    peer.ask("submit q barrier after-value=gate:1")?;
+    peer.ask(format!("send p 7 {LEN} 10000 queue=q"))?;
+    peer.ask("close p")?;
+    assert!(consumer.try_receive()?.is_none());
+    gate.signal()?;
+    let item = consumer.receive_timeout(deadline())?;
+    assert_eq!(item.to_vec()?, vec![7; LEN]);
+    drop(item);
+    let ended = consumer.receive_timeout(deadline());
+    assert!(matches!(ended, Err(Error::Channel(ChannelFault::Closed))));
+    drop(consumer);
+
+    // A consumer leaves before its queue has read the item.
+    let mut producer = member(|| channel.producer())?;
+    peer.ask("consumer r c")?;
+    producer.send_timeout(&[1; LEN], deadline())?;
+    peer.ask("submit q barrier after-value=gate:2")?;
+    peer.ask(format!("receive r 0 {LEN} 10000 queue=q to=copies"))?;
+    peer.ask("close r")?;
+    let mut consumer = channel.consumer()?;
+    for _ in 0..10 {
+        producer.send_timeout(&[2; LEN], deadline())?;
+        drop(consumer.receive_timeout(deadline())?);
+    }
+    gate.signal()?;
+    peer.ask("finish q 10000")?;
+    assert_eq!(transfer.read(&copies, 0, LEN)?, vec![1; LEN]);
+    drop(member(|| channel.consumer())?);
+    PASSED
+}
+
+/// An item is replaced while a queue still writes its slot. The slot is not reused before.
+pub(crate) fn no_slot_is_reused_while_a_queue_writes_it(harness: &Harness) -> Verdict {
+    let (context, peer) = harness.with_peer()?;
+    let options = ChannelOptions::new(LEN).depth(1).held(1).reserved(1);
+    let options = options.when_full(WhenFull::DropOldest).producers(2);
+    let channel = Channel::create(&context, options)?;
+    let gate = context.create_event()?;
+    peer.ask(format!("open-channel c {}", channel.handle()?))?;
+    peer.ask(format!("open-event gate {}", gate.handle()?))?;
+    peer.ask("queue q")?;
+    peer.ask("producer p c")?;
+    peer.ask("submit q barrier after-value=gate:1")?;
+    for _ in 0..3 {
+        peer.ask(format!("send p 7 {LEN} 10000 queue=q"))?;
+    }
+    let mut consumer = channel.consumer()?;
+    let mut producer = channel.producer()?;
+    // The queue writes three of the four slots.
+    producer.send_timeout(&[1; LEN], deadline())?;
+    let item = consumer.receive_timeout(deadline())?;
+    let full = producer.try_reserve();
+    assert!(matches!(full, Err(Error::TimedOut(_))), "{full:?}");
+    gate.signal()?;
+    peer.ask("finish q 10000")?;
+    assert_eq!(item.to_vec()?, vec![1; LEN]);
+    drop(item);
+    for _ in 0..10 {
+        producer.send_timeout(&[2; LEN], deadline())?;
+        let item = consumer.receive_timeout(deadline())?;
+        assert_eq!(item.to_vec()?, vec![2; LEN]);
+    }
+    PASSED
+}
+
+/// A consumer that has released all its items on a queue waits for that queue.
+pub(crate) fn consumers_wait_for_their_own_queues(harness: &Harness) -> Verdict {
+    let (context, peer) = harness.with_peer()?;
+    let channel = Channel::create(&context, ChannelOptions::new(LEN).depth(4).held(2))?;
+    peer.ask(format!("open-channel c {}", channel.handle()?))?;
+    peer.ask("producer p c")?;
+    peer.ask("queue q")?;
+    let (queue, gate) = (context.create_queue()?, context.create_event()?);
+    let mut consumer = channel.consumer()?;
+    for round in 0..20_u64 {
+        for seed in 0..3 {
+            peer.ask(format!("send p {seed} {LEN} 10000 queue=q"))?;
+        }
+        queue.submit(Command::barrier().after_value(&gate, round + 1))?;
+        for _ in 0..2 {
+            consumer
+                .receive_on(&queue, deadline())?
+                .release_on(&queue)?;
+        }
+        assert!(consumer.try_receive()?.is_none());
+        let late = consumer.receive_on(&queue, Duration::from_millis(1));
+        assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+        gate.signal()?;
+        consumer
+            .receive_on(&queue, deadline())?
+            .release_on(&queue)?;
     }
     PASSED
 }

@@ -130,9 +130,9 @@ pub(crate) fn runs_mix_with_other_signals(harness: &Harness) -> Verdict {
     })?;
     let all = THREADS * RUNS * 3 + 2 * RUNS;
     assert_eq!(event.submitted(), all);
-    event.wait_value_timeout(all, deadline())?;
+    // The peer's last signals may complete after later signals of this process.
     for number in 1..=all {
-        assert!(event.try_wait_value(number)?, "signal {number} is missing");
+        event.wait_value_timeout(number, deadline())?;
     }
     PASSED
 }
@@ -190,7 +190,8 @@ pub(crate) fn functions_run_each_time(harness: &Harness) -> Verdict {
 }
 
 /// A node waits for a signal of a process that dies. The run does not hang, and neither do later
-/// ones. Its signals fail, or come if the device cannot notice the failure.
+/// ones. Its signals fail, or come if the device cannot notice the failure. A device that cannot
+/// notice it still fails commands that were pending when the process died.
 pub(crate) fn deaths_hold_up_no_node(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let memory = context.allocate(3 * BLOCK)?;
@@ -214,7 +215,8 @@ pub(crate) fn deaths_hold_up_no_node(harness: &Harness) -> Verdict {
     for event in [&inner, &done] {
         match event.wait_value_timeout(1, deadline()) {
             Ok(()) if runs_on => {}
-            Err(Error::CommandFailed(_) | Error::PeerDied(_)) if !runs_on => {}
+            // A command that was still pending when the process died learns of the failure.
+            Err(Error::CommandFailed(_) | Error::PeerDied(_)) => {}
             other => {
                 return Err(Failure::new(format!(
                     "late failures: {}; {other:?}",

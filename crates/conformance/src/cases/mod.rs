@@ -9,6 +9,7 @@ pub(crate) mod channel;
 pub(crate) mod commands;
 pub(crate) mod deaths;
 pub(crate) mod deserted;
+pub(crate) mod device_signals;
 pub(crate) mod diverted_sleepers;
 pub(crate) mod events;
 pub(crate) mod exchange;

@@ -42,7 +42,15 @@ fn the_suite_passes() {
 #[test]
 #[ignore = "needs a Level Zero loader; `cargo xtask test` runs it"]
 fn channels_leave_no_driver_objects() {
-    for filter in ["items_cross", "queues_publish", "broadcasts_reach"] {
+    let filters = [
+        "items_cross",
+        "queues_publish",
+        "leaving_members",
+        "no_slot_is",
+        "consumers_wait",
+        "broadcasts_reach",
+    ];
+    for filter in filters {
         suite(&format!("channel::{filter}"), &[])
             .iter()
             .for_each(clean);

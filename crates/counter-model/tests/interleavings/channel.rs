@@ -347,6 +347,59 @@ fn members_die_at_every_step() {
     });
 }
 
+/// The only producer of a channel dies, and another one takes its place. Consumers die too.
+#[test]
+fn a_sole_producer_has_successors() {
+    check(300, || {
+        platform::allow_timeouts();
+        let delivery = match one_in(3) {
+            true => Delivery::Broadcast,
+            false => Delivery::Queue,
+        };
+        let when_full = match one_in(2) {
+            true => WhenFull::Wait,
+            false => WhenFull::DropOldest,
+        };
+        let depth = 1 << pick(3);
+        let world = World::new(shape(delivery, when_full, depth, (1, 2), (2, 2)));
+        let consumers = [
+            world.consumes(3, None, 1000),
+            world.consumes(4, Some(pick(80) as u32), 1000),
+        ];
+        let lives = [Some(pick(100) as u32), Some(pick(100) as u32), None];
+        let producers = world.clone();
+        // Consumers that find no producer in between wait for the next one.
+        world.running_producers.fetch_add(1, Ordering::Relaxed);
+        let producers = spawn(move || {
+            for (owner, steps) in [1, 2, 5].into_iter().zip(lives) {
+                producers.produces(owner, steps, 4).join().unwrap();
+            }
+            producers.running_producers.fetch_sub(1, Ordering::Relaxed);
+        });
+        world.finish(consumers.into_iter().chain([producers]));
+    });
+}
+
+/// Without deaths, a sole producer and its consumers never lose a wake-up.
+#[test]
+fn a_sole_producer_fills_the_queue() {
+    check(200, || {
+        let depth = 1 << pick(3);
+        let consumers = 1 + pick(2) as u8;
+        let world = World::new(shape(
+            Delivery::Queue,
+            WhenFull::Wait,
+            depth,
+            (1, 2),
+            (consumers, 1),
+        ));
+        let producer = world.produces(1, None, 8);
+        let consumers = (0..consumers).map(|index| world.consumes(3 + u16::from(index), None, 100));
+        let members: Vec<_> = consumers.collect();
+        world.finish(members.into_iter().chain([producer]));
+    });
+}
+
 /// A wait for room, and a wait for an item, end at their deadlines.
 #[test]
 fn waits_end_at_their_deadlines() {

@@ -359,6 +359,34 @@ fn top_prints_one_picture_where_there_is_no_terminal() {
 }
 
 #[test]
+fn top_lists_channels_with_their_members() {
+    let sandbox = Sandbox::new();
+    let (holder, handle) = sandbox.hold(["channel", "new", "--slot", "64", "--depth", "2"]);
+    let mut receiver = sandbox.start(["channel", "receive", &handle]);
+    let (input, lines) = rustix::pipe::pipe().expect("a pipe");
+    let sender = Running::start_with(sandbox.command(["channel", "send", &handle]), input);
+    // Both members exist once the line has arrived.
+    rustix::io::write(&lines, b"one\n").expect("the sender reads");
+    assert_eq!(receiver.stdout.line().trim(), "one");
+    let shown = ["top", "--once", "--view", "channels", "--interval", "200ms"];
+    let shown = sandbox.run(shown).expect(0);
+    let line = shown.text().lines().nth(3).expect("a line").to_owned();
+    let words: Vec<_> = line.split_whitespace().collect();
+    // The holder's process id and the program come first, and the name may have several words.
+    assert_eq!(
+        words[0],
+        holder.pid().as_raw_nonzero().to_string(),
+        "{line}"
+    );
+    assert_eq!(
+        &words[words.len() - 5..],
+        ["2", "1", "0", "1", "1"],
+        "{line}"
+    );
+    drop((sender, lines));
+}
+
+#[test]
 fn top_obeys_keys_and_restores_the_terminal() {
     let sandbox = Sandbox::new();
     let _exporters = FakeExporters::start(&sandbox);

@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::{
     CUarray, CUcontext, CUevent, CUexternalMemory, CUfunction, CUgraph, CUgraphExec, CUgraphNode,
-    CUmipmappedArray, CUmodule, CUstream,
+    CUmipmappedArray, CUmodule, CUstream, CUuserObject,
 };
 use std::ptr;
 
@@ -64,6 +64,8 @@ handles! {
     ArrayHandle(CUarray);
     /// An image of several levels, each of which is an array.
     LevelsHandle(CUmipmappedArray);
+    /// An object that graphs keep alive.
+    UserObjectHandle(CUuserObject);
     /// Memory that was imported from another interface, such as Vulkan.
     ExternalHandle(CUexternalMemory);
 }

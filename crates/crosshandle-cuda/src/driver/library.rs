@@ -2,7 +2,7 @@
 
 use super::{
     ArrayHandle, Code, ContextHandle, EventHandle, ExternalHandle, FunctionHandle, GraphHandle,
-    GraphNodeHandle, GraphRunHandle, LevelsHandle, ModuleHandle, StreamHandle,
+    GraphNodeHandle, GraphRunHandle, LevelsHandle, ModuleHandle, StreamHandle, UserObjectHandle,
 };
 use cudarc::driver::sys;
 use cudarc::driver::sys::{
@@ -33,6 +33,8 @@ macro_rules! library {
             pub(super) graphs: Option<GraphLibrary>,
             /// The functions for images, if the driver has all of them.
             pub(super) images: Option<ImageLibrary>,
+            /// The functions for captures by other code, if the driver has all of them.
+            pub(super) captures: Option<CaptureLibrary>,
         }
 
         impl Library {
@@ -60,6 +62,7 @@ macro_rules! library {
                         programs: ProgramLibrary::find(),
                         graphs: GraphLibrary::find(),
                         images: ImageLibrary::find(),
+                        captures: CaptureLibrary::find(),
                     })
                 }
             }
@@ -266,6 +269,19 @@ library_of_some! {
         external_levels = cuExternalMemoryGetMappedMipmappedArray(*mut LevelsHandle, ExternalHandle, *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC);
         external_destroy = cuDestroyExternalMemory(ExternalHandle);
         mem_free = cuMemFree_v2(CUdeviceptr);
+    }
+    optional {}
+}
+
+library_of_some! {
+    /// The functions for streams that other code captures. Without them, nothing can be recorded.
+    CaptureLibrary
+    safe {}
+    unsafe {
+        capture_info = cuStreamGetCaptureInfo_v2(StreamHandle, *mut c_uint, *mut c_ulonglong, *mut GraphHandle, *mut *const GraphNodeHandle, *mut usize);
+        user_object_create = cuUserObjectCreate(*mut UserObjectHandle, *mut c_void, unsafe extern "C" fn(*mut c_void), c_uint, c_uint);
+        user_object_release = cuUserObjectRelease(UserObjectHandle, c_uint);
+        graph_retain = cuGraphRetainUserObject(GraphHandle, UserObjectHandle, c_uint, c_uint);
     }
     optional {}
 }

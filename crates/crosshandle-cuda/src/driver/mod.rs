@@ -5,6 +5,7 @@
 //! instead of a later panic. And a driver that is newer than the bindings may return codes that
 //! `cudarc`'s result type does not know, so codes are numbers here.
 
+mod capture;
 mod external;
 mod fabric;
 mod function;
@@ -34,7 +35,7 @@ pub(super) use handle::{
     ArrayHandle, ContextHandle, EventHandle, ExternalHandle, FunctionHandle, LevelsHandle,
     ModuleHandle, StreamHandle,
 };
-use handle::{GraphNodeHandle, GraphRunHandle};
+use handle::{GraphNodeHandle, GraphRunHandle, UserObjectHandle};
 pub(super) use image::{ArrayShape, Pixel, TextureRules, TextureSource};
 pub(super) use memory::{Allocation, DeviceAddress, Home};
 pub(super) use native::{Found, LegacyHandle};

@@ -80,6 +80,9 @@ pub(crate) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             // to registered host memory.
             event_sharing: can(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
                 && can(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED),
+            // The acquiring and releasing instructions exist from compute capability 7.0 on.
+            device_signals: number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= 7
+                && can(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED),
             read_only_memory: has_descriptors,
             host_accessible_memory: false,
             unified_memory: can(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED),

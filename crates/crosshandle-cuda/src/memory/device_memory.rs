@@ -247,8 +247,9 @@ impl KeptRanges {
     /// Takes a range of exactly `len` bytes at a multiple of `align`.
     fn take(&self, len: usize, align: usize) -> Option<DeviceAddress> {
         let mut ranges = self.0.lock();
-        let fits =
-            |(start, kept): &(DeviceAddress, usize)| *kept == len && *start as usize % align == 0;
+        let fits = |(start, kept): &(DeviceAddress, usize)| {
+            *kept == len && (*start as usize).is_multiple_of(align)
+        };
         let found = ranges.iter().rposition(fits)?;
         Some(ranges.remove(found).0)
     }

@@ -41,14 +41,16 @@ mod stream_set;
 mod work;
 
 use super::device::{Gpu, await_condition};
-use super::driver::{Stream, StreamHandle};
+use super::driver::{self, Stream, StreamHandle};
 use super::memory;
+use super::program;
 use super::scheduler::admission::HoldOff;
 use super::scheduler::deferred_drop::drop_or_defer;
 use super::scheduler::{Fed, Tended};
 use super::tuning::{CONTEXT_END_WAIT, FINISH_SLEEP_LONGEST, FINISH_SLEEP_SHORTEST};
 use crate::memory::WordPinner;
-use crosshandle_hal::{BackendQueue, NativeQueue, Submission, Work};
+use crosshandle_hal::common::user_code;
+use crosshandle_hal::{BackendQueue, Launch, NativeQueue, Submission, Work};
 use crosshandle_os::process;
 use crosshandle_os::threads::backoff::Backoff;
 use crosshandle_os::threads::{background, driver_jobs};
@@ -57,6 +59,7 @@ use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::{Deadline, Mutex, MutexGuard};
 use host_function::HostFunctions;
 use in_flight::Pending;
+use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -466,6 +469,50 @@ impl NativeQueue for CudaQueue {
         inner.publish(&state);
         stream.number()
     }
+
+    fn capture(&self) -> Result<Option<u64>> {
+        check_fork()?;
+        let inner = &self.0;
+        let _current = inner.gpu.enter()?;
+        let state = inner.lock();
+        match state.streams.is_recording()? {
+            true => {
+                let capture = inner.gpu.driver().capture(state.streams.first())?;
+                Ok(Some(capture.number))
+            }
+            false => Ok(None),
+        }
+    }
+
+    fn record(&self, launch: Box<Launch>) -> Result<()> {
+        check_fork()?;
+        let inner = &self.0;
+        let (gpu, driver) = (&inner.gpu, inner.gpu.driver());
+        let _current = gpu.enter()?;
+        let stream = inner.lock().streams.first();
+        let graph = driver.capture(stream)?.graph;
+        let kept = Box::into_raw(launch);
+        // SAFETY: the graph is being captured. The launch is released once, by the driver or by
+        // this call, and `release_launch` does not unwind.
+        unsafe { driver.keep_in_graph(graph, kept.cast(), release_launch)? };
+        // SAFETY: the graph keeps the launch, and this call is part of its capture. The launch is
+        // sound, as its creator promised.
+        unsafe { program::launch(gpu, stream, &*kept) }
+    }
+}
+
+/// Drops a launch that a graph has kept. The driver calls this on a thread that must not call the
+/// driver, so another thread drops the launch.
+///
+/// # Safety
+/// `launch` is the pointer of a `Box<Launch>`, and is passed to one call only.
+unsafe extern "C" fn release_launch(launch: *mut c_void) {
+    // SAFETY: promised by the caller.
+    let launch = unsafe { Box::from_raw(launch.cast::<Launch>()) };
+    driver_jobs::run(move || {
+        driver::ignore_captures();
+        user_code::drop_contained(launch);
+    });
 }
 
 impl Drop for CudaQueue {

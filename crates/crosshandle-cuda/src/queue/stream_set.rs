@@ -78,6 +78,16 @@ impl StreamSet {
         stream
     }
 
+    /// Returns the stream that takes the commands that follow all earlier ones.
+    pub(super) fn first(&self) -> StreamHandle {
+        self.streams[0].handle()
+    }
+
+    /// Returns whether the program records the first stream in a graph.
+    pub(super) fn is_recording(&self) -> Result<bool> {
+        self.streams[0].is_recording()
+    }
+
     pub(super) fn is_shared(&self) -> bool {
         self.is_shared
     }

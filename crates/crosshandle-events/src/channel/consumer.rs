@@ -1,9 +1,9 @@
 //! Consumers: receiving items and releasing their slots.
 
 use super::members::{MemberKey, Peers, Presence};
-use super::shape::Delivery;
+use super::shape::{Delivery, WhenFull};
 use super::waiting::{self, MAX_ATTEMPTS, Patience};
-use super::words::{Position, in_slot};
+use super::words::{Cursor, Position, in_slot};
 use super::{Channel, ChannelError};
 use crate::platform::{Atomic, Moment, Ordering, Platform};
 
@@ -141,14 +141,12 @@ impl<P: Platform> Channel<'_, P> {
     /// Returns whether an item is waiting. Another consumer of a queue may take it at once.
     pub fn has_item(&self, consumer: &Consumer) -> bool {
         let number = self.next_number(consumer);
-        let word = self.load_position(number);
-        let is_taken = word.is_taken() && word.distance(number) == 0;
-        !is_taken && !self.is_unpublished(word, number)
+        !self.is_unpublished(self.load_position(number), number)
     }
 
     fn next_number(&self, consumer: &Consumer) -> u64 {
         match self.shape.delivery() {
-            Delivery::Queue => self.head.head.load(Ordering::Acquire),
+            Delivery::Queue => self.load_head().number(),
             Delivery::Broadcast => consumer.cursor,
         }
     }
@@ -166,6 +164,10 @@ impl<P: Platform> Channel<'_, P> {
         deadline: Option<P::Instant>,
     ) -> Result<Item, ChannelError> {
         loop {
+            // Usually an item is waiting, or the spinning has found one.
+            if let Received::Item(item) = self.try_receive(consumer)? {
+                return Ok(item);
+            }
             let number = self.next_number(consumer);
             // A departure changes the word after the list of producers, so one of the two shows it.
             // A producer may publish an item before it leaves, so the attempt comes last.
@@ -193,6 +195,9 @@ impl<P: Platform> Channel<'_, P> {
             let is_changed = || word.load(Ordering::Acquire) >> 32 != seen.0 >> 32;
             let is_patient = consumer.patience.spins();
             if !waiting::spin::<P>(is_patient, deadline, is_changed)? {
+                if self.skip_replaced(consumer) {
+                    continue;
+                }
                 let slept = self.sleep(word, seen.0, peers, deadline)?;
                 consumer.patience.note_sleep(slept);
             }
@@ -227,6 +232,55 @@ impl<P: Platform> Channel<'_, P> {
         1 << item.place
     }
 
+    /// Returns whether the consumer holds its maximum number of slots.
+    pub fn is_full(&self, consumer: &Consumer) -> bool {
+        consumer.used.trailing_ones() >= u32::from(self.shape.held())
+    }
+
+    /// Returns the lowest number of the signals after which slots of this consumer become free.
+    pub fn next_release(&self, consumer: &Consumer) -> Option<u64> {
+        let member = &self.consumers[usize::from(consumer.key.index)];
+        let places =
+            (0..member.free_after.len()).filter(|place| consumer.deferred >> place & 1 != 0);
+        places
+            .map(|place| member.free_after[place].load(Ordering::Relaxed))
+            .min()
+    }
+
+    /// Moves a consumer to the oldest item if the next one was replaced. Returns whether it was.
+    /// The words of the ring do not show this if 2²³ items, less the depth, were published since.
+    pub fn skip_replaced(&self, consumer: &mut Consumer) -> bool {
+        let number = self.next_number(consumer);
+        let Some(oldest) = self.oldest_after(number) else {
+            return false;
+        };
+        self.skip_to(consumer, number, oldest);
+        true
+    }
+
+    fn skip_to(&self, consumer: &mut Consumer, number: u64, oldest: u64) {
+        match self.shape.delivery() {
+            Delivery::Queue => {
+                let seen = self.load_head();
+                if seen.number() == number {
+                    self.advance_head(seen, oldest);
+                }
+            }
+            Delivery::Broadcast => {
+                consumer.lost = consumer.lost.saturating_add(oldest.wrapping_sub(number));
+                self.move_cursor(consumer, oldest);
+            }
+        }
+    }
+
+    /// Advances the head of a queue, which had the value `seen`. Returns whether it did.
+    fn advance_head(&self, seen: Cursor, to: u64) -> bool {
+        let (from, to) = (seen.0, Cursor::new(to).0);
+        (self.head.head)
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
+    }
+
     /// Releases the slots whose signals are complete.
     pub fn release_complete(&self, consumer: &mut Consumer, peers: &dyn Peers) {
         let member = &self.consumers[usize::from(consumer.key.index)];
@@ -248,37 +302,26 @@ impl<P: Platform> Channel<'_, P> {
     }
 
     /// Takes the next item of a queue.
-    fn take(&self, consumer: &Consumer, place: u8) -> Attempt {
-        let head = &self.head.head;
-        let number = head.load(Ordering::Acquire);
+    fn take(&self, consumer: &mut Consumer, place: u8) -> Attempt {
+        let seen = self.load_head();
+        let number = seen.number();
         let before = self.load_position(number);
         match self.find(before, number) {
             Found::Nothing => Attempt::Empty,
             Found::Unknown => Attempt::Retry,
             Found::Replaced { oldest } => {
-                let _ = head.compare_exchange(number, oldest, Ordering::AcqRel, Ordering::Relaxed);
-                Attempt::Retry
-            }
-            Found::Item if before.is_taken() => {
-                Self::advance(head, number);
+                self.skip_to(consumer, number, oldest);
                 Attempt::Retry
             }
             Found::Item => {
                 self.hold(consumer, place, before);
-                let word = self.position(number);
-                let taken = word.compare_exchange(
-                    before.0,
-                    before.taken().0,
-                    Ordering::SeqCst,
-                    Ordering::Relaxed,
-                );
-                if taken.is_err() {
+                let next = number.wrapping_add(1);
+                if !self.is_protected(before, number) || !self.advance_head(seen, next) {
                     self.unhold(consumer.key, place);
                     return Attempt::Retry;
                 }
-                Self::advance(head, number);
-                Self::wake(word, before.0);
-                self.item(before, number, place)
+                Self::wake(&self.head.head, seen.0);
+                self.item(consumer, before, number, place)
             }
         }
     }
@@ -291,19 +334,17 @@ impl<P: Platform> Channel<'_, P> {
             Found::Nothing => Attempt::Empty,
             Found::Unknown => Attempt::Retry,
             Found::Replaced { oldest } => {
-                consumer.lost = consumer.lost.saturating_add(oldest.wrapping_sub(number));
-                self.move_cursor(consumer, oldest);
+                self.skip_to(consumer, number, oldest);
                 Attempt::Retry
             }
             Found::Item => {
                 self.hold(consumer, place, before);
-                let now = self.load_position(number);
-                if !now.is_same_item(before) {
+                if !self.is_protected(before, number) {
                     self.unhold(consumer.key, place);
                     return Attempt::Retry;
                 }
                 self.move_cursor(consumer, number.wrapping_add(1));
-                self.item(before, number, place)
+                self.item(consumer, before, number, place)
             }
         }
     }
@@ -314,17 +355,26 @@ impl<P: Platform> Channel<'_, P> {
         if self.is_unpublished(word, number) {
             return Found::Nothing;
         }
-        let is_here = word.distance(number) == 0;
-        // The word has only the lower bits of the number. The slot has more of them.
-        if is_here && self.is_in_slot(word.slot(), number) {
+        // The word has only the lower bits of the number. The slot has more of them. They differ if
+        // the caller has missed millions of items, which a producer that waits rules out.
+        if word.distance(number) == 0 && (self.waits() || self.is_in_slot(word.slot(), number)) {
             return Found::Item;
         }
         match self.oldest_after(number) {
             Some(oldest) => Found::Replaced { oldest },
-            // A taken item's slot may contain another item already.
-            None if is_here => Found::Item,
             None => Found::Unknown,
         }
+    }
+
+    /// Returns whether producers wait until consumers have received the oldest item.
+    fn waits(&self) -> bool {
+        self.shape.when_full() == WhenFull::Wait
+    }
+
+    /// Returns whether the slot of item `number`, which the consumer has recorded in its list, is
+    /// protected by that. Otherwise the item was replaced before.
+    fn is_protected(&self, position: Position, number: u64) -> bool {
+        self.waits() || self.load_position(number).is_same_item(position)
     }
 
     /// Returns the number of the oldest item in the ring if item `number` was replaced. Returns
@@ -335,19 +385,19 @@ impl<P: Platform> Channel<'_, P> {
         (oldest > number).then_some(oldest)
     }
 
-    /// Returns the received item. The consumer holds the slot, so its state does not change.
-    fn item(&self, position: Position, number: u64, place: u8) -> Attempt {
+    /// Returns the received item, whose slot the consumer holds.
+    fn item(&self, consumer: &Consumer, position: Position, number: u64, place: u8) -> Attempt {
         let slot = position.slot();
-        // A hostile member can name a slot that does not exist or contains another item. Such an
-        // item is skipped.
-        match self.is_in_slot(slot, number) {
-            true => Attempt::Item(Item {
-                slot,
-                number,
-                place,
-            }),
-            false => Attempt::Retry,
+        // A hostile member can name a slot that does not exist. Such an item is skipped.
+        if slot >= self.shape.slots() {
+            self.unhold(consumer.key, place);
+            return Attempt::Retry;
         }
+        Attempt::Item(Item {
+            slot,
+            number,
+            place,
+        })
     }
 
     /// Returns whether the slot exists and its latest item has this number.
@@ -358,7 +408,13 @@ impl<P: Platform> Channel<'_, P> {
     fn hold(&self, consumer: &Consumer, place: u8, position: Position) {
         let member = &self.consumers[usize::from(consumer.key.index)];
         let held = u64::from(position.slot()) + 1;
-        member.held[usize::from(place)].store(held, Ordering::SeqCst);
+        let order = match self.waits() {
+            // The consumer advances its counter afterwards, which a producer reads first.
+            true => Ordering::Release,
+            // The consumer reads the ring afterwards.
+            false => Ordering::SeqCst,
+        };
+        member.held[usize::from(place)].store(held, order);
     }
 
     fn unhold(&self, consumer: MemberKey, place: u8) {
@@ -372,9 +428,14 @@ impl<P: Platform> Channel<'_, P> {
         let word = &self.consumers[usize::from(consumer.key.index)].cursor;
         let mut before = word.load(Ordering::Relaxed);
         for _ in 0..MAX_ATTEMPTS {
+            // The same number would clear the bit of a member that is about to sleep, and which
+            // would then sleep, because the upper half has not changed.
+            if Cursor(before).number() == number {
+                return;
+            }
             match word.compare_exchange(
                 before,
-                Position::new(number, 0).0,
+                Cursor::new(number).0,
                 Ordering::SeqCst,
                 Ordering::Relaxed,
             ) {

@@ -72,6 +72,13 @@ pub trait Peers {
         true
     }
 
+    /// Returns whether the queue that writes the latest item of a slot has ended its work. Asked
+    /// only for items that were published as unfinished.
+    fn is_written(&self, slot: u16) -> bool {
+        let _ = slot;
+        true
+    }
+
     /// Called before the calling thread sleeps, so that the caller can watch the processes of other
     /// members.
     fn before_sleep(&self) {}
@@ -244,9 +251,11 @@ impl<P: Platform> Channel<'_, P> {
         if !member.end(key, state) {
             return;
         }
-        // Consumers wait for the next item, and producers for this cursor.
+        // Consumers wait for the next item. Producers wait for this cursor, or for the head, which
+        // a consumer may have advanced without waking them.
         waiting::nudge::<P>(self.position(self.published()));
         waiting::nudge::<P>(&member.cursor);
+        waiting::nudge::<P>(&self.head.head);
     }
 
     /// Returns the writer of a slot if it is alive.

@@ -8,11 +8,10 @@
 //!
 //! # Words
 //! - The *ring* has one word for each item that waits to be received ([`words`]). Item *n* is in
-//!   word `n mod depth`. The word holds the item's number, its slot, and whether a consumer has
-//!   taken it.
-//! - `tail` is the number of the next item. `head` is the number of the next item of a queue that
-//!   no consumer has taken. Both may lag, because the ring is authoritative. Every process that
-//!   finds one of them lagging advances it.
+//!   word `n mod depth`. The word holds the item's number and its slot. Only producers write it.
+//! - `tail` is the number of the next item. It may lag, because the ring is authoritative. Every
+//!   process that finds it lagging advances it.
+//! - `head` is the number of the next item of a queue that no consumer has taken.
 //! - Each slot has a state word with the number of its latest item, and with the producer that
 //!   writes to it.
 //! - Each producer and each consumer is a *member* with a word for its life. A consumer also has a
@@ -24,11 +23,20 @@
 //! drops the oldest item, may replace an item that no consumer has taken.
 //!
 //! # Holding
-//! A consumer records a slot in its list *before* it takes the item, and verifies afterwards that
-//! the ring still names the slot. A producer removes the slot from the ring *before* it reads the
-//! lists. These operations are sequentially consistent, so at least one side sees the other. A slot
-//! is free if the ring does not name it, no living consumer holds it, and no living producer writes
-//! to it.
+//! A consumer records a slot in its list *before* it takes the item by advancing `head` or its
+//! cursor. A producer that waits for room reads these counters *before* it reads the lists, so it
+//! sees the record. If the channel drops the oldest items, the producer replaces items without
+//! regard to the counters. The consumer then verifies after the record that the ring still names
+//! the slot, and the producer removes the slot from the ring before it reads the lists. These
+//! operations are sequentially consistent, so at least one side sees the other.
+//!
+//! A slot is free if the ring does not name it for an item that a consumer can still take, no
+//! living consumer holds it, and no living producer writes to it.
+//!
+//! # Cache lines
+//! An item of a queue with one producer and one consumer moves one cache line of words from the
+//! producer to the consumer, the one of the ring. The producer reads the words of the consumer only
+//! when it has used all slots that it had found free, or all room.
 //!
 //! # Death
 //! A survivor changes the word of the dead member with one compare-and-swap. From then on its list,
@@ -56,7 +64,7 @@ pub use waiting::LIVENESS_INTERVAL;
 pub use words::Head;
 
 use crate::platform::{Atomic, Ordering, Platform};
-use words::{Position, SlotState};
+use words::{Cursor, Position, SlotState};
 
 /// The reason why an operation on a channel failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +77,11 @@ pub enum ChannelError {
     NoPlace,
     /// The member holds as many slots as the channel allows it.
     TooManyHeld,
+    /// No slot is free until the queue that writes the item in this slot has ended its work.
+    Unfinished {
+        /// The slot.
+        slot: u16,
+    },
     /// Every producer has left or died, and no item is left.
     NoProducer {
         /// Whether at least one of the producers died.
@@ -149,6 +162,14 @@ impl<'a, P: Platform> Channel<'a, P> {
         tail.wrapping_add(1)
     }
 
+    /// Returns the number of the latest published item in a slot, as far as the slot's state keeps
+    /// it. Returns `None` while a producer writes to the slot. The only producer of a channel knows
+    /// itself to which slots it writes.
+    pub fn latest_in(&self, slot: u16) -> Option<u64> {
+        let state = SlotState(self.slots.get(usize::from(slot))?.load(Ordering::SeqCst));
+        state.writer().is_none().then_some(state.number())
+    }
+
     fn position(&self, number: u64) -> &'a P::AtomicU64 {
         &self.ring[number as usize & (self.ring.len() - 1)]
     }
@@ -166,18 +187,31 @@ impl<'a, P: Platform> Channel<'a, P> {
         SlotState(self.slots[usize::from(slot)].load(Ordering::SeqCst))
     }
 
-    /// Returns whether the ring names the slot, so that a consumer can still take it.
-    fn is_in_ring(&self, slot: u16, state: SlotState) -> bool {
+    /// Returns whether the ring names the slot for an item that a consumer can still take. `head`
+    /// is the number of the next item of a queue.
+    fn is_in_ring(&self, slot: u16, state: SlotState, head: u64) -> bool {
         let position = self.load_position(state.number());
-        !position.is_taken() && position.slot() == slot && position.distance(state.number()) == 0
+        let is_named =
+            position.is_used() && position.slot() == slot && position.distance(state.number()) == 0;
+        is_named && !(self.shape.delivery() == Delivery::Queue && state.is_before(head))
+    }
+
+    /// Returns the number of the next item of a queue that no consumer has taken.
+    fn load_head(&self) -> Cursor {
+        Cursor(self.head.head.load(Ordering::SeqCst))
+    }
+
+    /// Returns whether only one producer can exist, so that no other producer takes a free slot.
+    fn has_sole_producer(&self) -> bool {
+        self.shape.producers() == 1
     }
 
     /// Advances the tail after this member has published item `number`.
     fn advance_tail(&self, number: u64) {
-        match self.shape.producers() {
+        match self.has_sole_producer() {
             // Other members advance the tail only up to this value.
-            1 => (self.head.tail).store(number.wrapping_add(1), Ordering::Release),
-            _ => Self::advance(&self.head.tail, number),
+            true => (self.head.tail).store(number.wrapping_add(1), Ordering::Release),
+            false => Self::advance(&self.head.tail, number),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::members::{MemberKey, Peers};
 use super::shape::{Delivery, WhenFull};
 use super::waiting::{self, MAX_ATTEMPTS, Patience};
-use super::words::{Position, SlotState};
+use super::words::{Cursor, Position, SlotState};
 use super::{Channel, ChannelError};
 use crate::platform::{Atomic, Ordering, Platform};
 
@@ -13,6 +13,8 @@ pub struct Producer {
     key: MemberKey,
     /// Slots that this producer owns and that are free.
     spare: Vec<u16>,
+    /// The spare slots and the reserved ones, one bit for each.
+    owned: Vec<u64>,
     /// Number of slots that the caller has reserved.
     reserved: u8,
     /// Slots that left the ring and that may become free. Other producers may take them.
@@ -21,10 +23,14 @@ pub struct Producer {
     earlier: Vec<u16>,
     /// Candidates that are not in the ring, while they are being checked.
     outside: Vec<(u16, SlotState)>,
+    /// A slot that a queue still wrote when slots were last sought.
+    unfinished: Option<u16>,
     /// Slots that consumers held when they were last read, one bit for each.
     held: Vec<u64>,
-    /// A number up to which every consumer of a broadcast has advanced.
+    /// A number up to which all consumers have advanced.
     passed: u64,
+    /// Number of the first item whose slot was not among the candidates.
+    examined: u64,
     patience: Patience,
 }
 
@@ -33,6 +39,24 @@ impl Producer {
     pub fn key(&self) -> MemberKey {
         self.key
     }
+
+    fn owns(&self, slot: u16) -> bool {
+        self.owned[usize::from(slot / 64)] & bit(slot) != 0
+    }
+
+    fn add_spare(&mut self, slot: u16) {
+        self.owned[usize::from(slot / 64)] |= bit(slot);
+        self.spare.push(slot);
+    }
+
+    fn disown(&mut self, slot: u16) {
+        self.owned[usize::from(slot / 64)] &= !bit(slot);
+    }
+}
+
+/// Returns the bit of a slot in its word of a bit set.
+fn bit(slot: u16) -> u64 {
+    1 << (slot % 64)
 }
 
 impl<P: Platform> Channel<'_, P> {
@@ -46,12 +70,15 @@ impl<P: Platform> Channel<'_, P> {
             key,
             // No operation of a producer allocates, so the lists have room for all slots.
             spare: Vec::with_capacity(self.slots.len()),
+            owned: vec![0; self.slots.len().div_ceil(64)],
             reserved: 0,
             candidates: Vec::with_capacity(self.slots.len()),
             earlier: Vec::with_capacity(self.slots.len()),
             outside: Vec::with_capacity(self.slots.len()),
+            unfinished: None,
             held: vec![0; self.slots.len().div_ceil(64)],
             passed: 0,
+            examined: 0,
             patience: Patience::default(),
         })
     }
@@ -60,7 +87,8 @@ impl<P: Platform> Channel<'_, P> {
     ///
     /// # Errors
     /// Returns [`ChannelError::TooManyHeld`] if the producer has its maximum number of reserved
-    /// slots, and [`ChannelError::Corrupt`] if no slot is free, which honest members rule out.
+    /// slots, [`ChannelError::Unfinished`] if queues still write all other slots, and
+    /// [`ChannelError::Corrupt`] if no slot is free, which honest members rule out.
     pub fn reserve(&self, producer: &mut Producer, peers: &dyn Peers) -> Result<u16, ChannelError> {
         if producer.reserved >= self.shape.reserved() {
             return Err(ChannelError::TooManyHeld);
@@ -71,6 +99,7 @@ impl<P: Platform> Channel<'_, P> {
                 return Ok(slot);
             }
             if attempt == 0 {
+                self.note_taken(producer);
                 let mut candidates = std::mem::take(&mut producer.earlier);
                 std::mem::swap(&mut candidates, &mut producer.candidates);
                 self.acquire_free(producer, candidates.drain(..), peers);
@@ -80,11 +109,41 @@ impl<P: Platform> Channel<'_, P> {
             producer.candidates.clear();
             self.acquire_free(producer, 0..self.shape.slots(), peers);
             if attempt > 1 {
+                if producer.spare.is_empty()
+                    && let Some(slot) = producer.unfinished
+                {
+                    return Err(ChannelError::Unfinished { slot });
+                }
                 self.remove_dead(peers);
                 P::spin_hint();
             }
         }
         Err(ChannelError::Corrupt)
+    }
+
+    /// Adds the slots of items that consumers have taken to the candidates of a sole producer, so
+    /// that it finds many free slots at a time. Other producers wait until the items are replaced,
+    /// because all of them would find the same slots.
+    fn note_taken(&self, producer: &mut Producer) {
+        if !self.has_sole_producer() || self.shape.delivery() != Delivery::Queue {
+            return;
+        }
+        let tail = self.head.tail.load(Ordering::Acquire);
+        let oldest = tail.saturating_sub(u64::from(self.shape.depth()));
+        let head = self.load_head().number().min(tail);
+        for number in producer.examined.max(oldest)..head {
+            let position = self.load_position(number);
+            if position.distance(number) == 0 {
+                self.add_candidate(producer, position.slot());
+            }
+            producer.examined = number + 1;
+        }
+    }
+
+    fn add_candidate(&self, producer: &mut Producer, slot: u16) {
+        if producer.candidates.len() < self.slots.len() {
+            producer.candidates.push(slot);
+        }
     }
 
     /// Returns a reserved slot without publishing it.
@@ -101,10 +160,38 @@ impl<P: Platform> Channel<'_, P> {
     /// # Errors
     /// After an error the slot is still reserved. Returns [`ChannelError::TimedOut`] if the channel
     /// stayed full, and [`ChannelError::Corrupt`] if the words contradict each other.
+    #[inline]
     pub fn publish(
         &self,
         producer: &mut Producer,
         slot: u16,
+        peers: &dyn Peers,
+        deadline: Option<P::Instant>,
+    ) -> Result<u64, ChannelError> {
+        self.publish_as(producer, slot, false, peers, deadline)
+    }
+
+    /// Publishes an item that a queue may still write, as [`publish`](Self::publish) does. The slot
+    /// is not reused until [`Peers::is_written`] returns `true`.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_unfinished(
+        &self,
+        producer: &mut Producer,
+        slot: u16,
+        peers: &dyn Peers,
+        deadline: Option<P::Instant>,
+    ) -> Result<u64, ChannelError> {
+        self.publish_as(producer, slot, true, peers, deadline)
+    }
+
+    #[inline]
+    fn publish_as(
+        &self,
+        producer: &mut Producer,
+        slot: u16,
+        is_unfinished: bool,
         peers: &dyn Peers,
         deadline: Option<P::Instant>,
     ) -> Result<u64, ChannelError> {
@@ -120,11 +207,15 @@ impl<P: Platform> Channel<'_, P> {
                 // Another producer has published the item, but not advanced the tail yet.
                 Self::advance(&self.head.tail, number);
             } else if self.is_unpublished(before, number) {
-                if self.wait_for_room(producer, number, before, peers, deadline)? {
+                if self.wait_for_room(producer, number, peers, deadline)? {
                     continue;
                 }
                 let key = producer.key;
-                let writing = SlotState::written_by(number, key.index, key.generation);
+                let writing = match self.has_sole_producer() {
+                    true => SlotState::idle(number),
+                    false => SlotState::written_by(number, key.index, key.generation),
+                }
+                .unfinished_if(is_unfinished);
                 state.store(writing.0, Ordering::Release);
                 let after = Position::new(number, slot);
                 let word = self.position(number);
@@ -132,8 +223,13 @@ impl<P: Platform> Channel<'_, P> {
                     word.compare_exchange(before.0, after.0, Ordering::SeqCst, Ordering::Relaxed);
                 if swapped.is_ok() {
                     self.advance_tail(number);
-                    state.store(SlotState::idle(number).0, Ordering::Release);
+                    if !self.has_sole_producer() {
+                        let idle = SlotState::idle(number).unfinished_if(is_unfinished);
+                        state.store(idle.0, Ordering::Release);
+                    }
                     Self::wake(word, before.0);
+                    producer.reserved = producer.reserved.saturating_sub(1);
+                    producer.disown(slot);
                     self.forget(producer, before, number);
                     return Ok(number);
                 }
@@ -145,12 +241,14 @@ impl<P: Platform> Channel<'_, P> {
         }
     }
 
-    /// Records the slot of the replaced item, which is free when no consumer holds it.
+    /// Records the slot of the item that item `number` has replaced. It is free when no consumer
+    /// holds it.
     fn forget(&self, producer: &mut Producer, before: Position, number: u64) {
-        producer.reserved = producer.reserved.saturating_sub(1);
         // The first item in each word replaces no item.
-        if number >= u64::from(self.shape.depth()) && producer.candidates.len() < self.slots.len() {
-            producer.candidates.push(before.slot());
+        let replaced = number.checked_sub(u64::from(self.shape.depth()));
+        if let Some(replaced) = replaced.filter(|replaced| *replaced >= producer.examined) {
+            producer.examined = replaced + 1;
+            self.add_candidate(producer, before.slot());
         }
     }
 
@@ -160,58 +258,52 @@ impl<P: Platform> Channel<'_, P> {
         &self,
         producer: &mut Producer,
         number: u64,
-        before: Position,
         peers: &dyn Peers,
         deadline: Option<P::Instant>,
     ) -> Result<bool, ChannelError> {
         if self.shape.when_full() == WhenFull::DropOldest {
             return Ok(false);
         }
+        let depth = u64::from(self.shape.depth());
+        // The oldest item that stays after this one.
+        let needed = number.saturating_sub(depth).wrapping_add(1);
+        if number < depth || producer.passed >= needed {
+            return Ok(false);
+        }
+        let wait = |producer: &mut Producer, word: &P::AtomicU64, seen: Cursor| {
+            let is_changed = || word.load(Ordering::Acquire) >> 32 != seen.0 >> 32;
+            let is_patient = producer.patience.spins();
+            if !waiting::spin::<P>(is_patient, deadline, is_changed)? {
+                let slept = self.sleep(word, seen.0, peers, deadline)?;
+                producer.patience.note_sleep(slept);
+            }
+            Ok(true)
+        };
+        // No consumer advances beyond the tail.
+        let mut passed = number;
         match self.shape.delivery() {
             Delivery::Queue => {
-                if before.is_taken() {
-                    return Ok(false);
+                let head = self.load_head();
+                if head.number() < needed {
+                    return wait(producer, &self.head.head, head);
                 }
-                let word = self.position(number);
-                let is_changed = || word.load(Ordering::Acquire) >> 32 != before.0 >> 32;
-                let is_patient = producer.patience.spins();
-                if !waiting::spin::<P>(is_patient, deadline, is_changed)? {
-                    let slept = self.sleep(word, before.0, peers, deadline)?;
-                    producer.patience.note_sleep(slept);
-                }
-                Ok(true)
+                passed = passed.min(head.number());
             }
             Delivery::Broadcast => {
-                let depth = u64::from(self.shape.depth());
-                // The oldest item that stays after this one.
-                let needed = number.saturating_sub(depth).wrapping_add(1);
-                if number < depth || producer.passed >= needed {
-                    return Ok(false);
-                }
-                // No consumer advances beyond the tail.
-                let mut passed = number;
                 for member in self.consumers {
                     if !member.has_cursor() {
                         continue;
                     }
-                    let cursor = member.cursor.load(Ordering::SeqCst);
-                    if let Ok(ahead) = u64::try_from(Position(cursor).distance(needed)) {
-                        passed = passed.min(needed.saturating_add(ahead));
-                        continue;
+                    let cursor = Cursor(member.cursor.load(Ordering::SeqCst));
+                    if cursor.number() < needed {
+                        return wait(producer, &member.cursor, cursor);
                     }
-                    let word = &member.cursor;
-                    let is_changed = || word.load(Ordering::Acquire) >> 32 != cursor >> 32;
-                    let is_patient = producer.patience.spins();
-                    if !waiting::spin::<P>(is_patient, deadline, is_changed)? {
-                        let slept = self.sleep(word, cursor, peers, deadline)?;
-                        producer.patience.note_sleep(slept);
-                    }
-                    return Ok(true);
+                    passed = passed.min(cursor.number());
                 }
-                producer.passed = passed;
-                Ok(false)
             }
         }
+        producer.passed = passed;
+        Ok(false)
     }
 
     /// Finds free slots among `candidates` and makes the producer their owner. The others become
@@ -223,26 +315,45 @@ impl<P: Platform> Channel<'_, P> {
         peers: &dyn Peers,
     ) {
         let mut outside = std::mem::take(&mut producer.outside);
+        let head = self.load_head().number();
+        producer.unfinished = None;
         for slot in candidates {
-            if slot >= self.shape.slots() {
+            if slot >= self.shape.slots() || producer.owns(slot) {
                 continue;
             }
             let state = self.load_slot(slot);
             let is_written = state
                 .writer()
                 .is_some_and(|writer| self.living_writer(writer).is_some());
-            if !is_written && !self.is_in_ring(slot, state) {
-                outside.push((slot, state));
+            if is_written || self.is_in_ring(slot, state, head) {
+                continue;
             }
+            if state.is_unfinished() && !peers.is_written(slot) {
+                producer.unfinished = Some(slot);
+                self.add_candidate(producer, slot);
+                continue;
+            }
+            outside.push((slot, state));
         }
         // The lists are read after the ring, so a slot that no list names stays free.
         self.read_held(producer, peers);
-        let enough = usize::from(self.shape.reserved());
+        let is_sole = self.has_sole_producer();
+        let enough = match is_sole {
+            true => self.slots.len(),
+            false => usize::from(self.shape.reserved()),
+        };
         for (slot, state) in outside.drain(..) {
-            let bit = 1 << (slot % 64);
-            let is_held = producer.held[usize::from(slot / 64)] & bit != 0;
+            let is_held = producer.held[usize::from(slot / 64)] & bit(slot) != 0;
             if is_held || producer.spare.len() >= enough {
-                producer.candidates.push(slot);
+                self.add_candidate(producer, slot);
+                continue;
+            }
+            // A slot may be twice among the candidates.
+            if producer.owns(slot) {
+                continue;
+            }
+            if is_sole {
+                producer.add_spare(slot);
                 continue;
             }
             let key = producer.key;
@@ -254,7 +365,7 @@ impl<P: Platform> Channel<'_, P> {
                 Ordering::Relaxed,
             );
             if taken.is_ok() {
-                producer.spare.push(slot);
+                producer.add_spare(slot);
             }
         }
         producer.outside = outside;
@@ -281,7 +392,7 @@ impl<P: Platform> Channel<'_, P> {
                     continue;
                 }
                 if let Some(word) = producer.held.get_mut(slot / 64) {
-                    *word |= 1 << (slot % 64);
+                    *word |= bit(slot as u16);
                 }
             }
         }

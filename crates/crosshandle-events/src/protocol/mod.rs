@@ -66,6 +66,11 @@
 //! - The device of a killed process runs for a moment longer, and may set a word back. `finished`
 //!   records how far the word had advanced.
 //!
+//! # Code on devices
+//! A kernel can store a completion word, but it cannot take a number, because GPUs have no atomic
+//! operation with the host. An event with a single signaller has numbers that its creator took
+//! ahead ([`Slot::take_ahead`]), and the kernel counts by itself.
+//!
 //! # Allowed dependencies
 //! Atomics, futexes, the clock and the CPU number come from a [`Platform`](crate::Platform) alone.
 //! The model checkers (`crates/counter-model`) run the protocol on their own platforms.
@@ -77,6 +82,7 @@ mod device;
 mod native_mirror;
 mod recovery;
 mod signal;
+mod single_signaller;
 mod slot;
 mod ticket;
 mod tuning;

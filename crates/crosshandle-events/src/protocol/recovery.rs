@@ -77,7 +77,7 @@ impl<P: Platform> Slot<P> {
     /// Returns the first unfinished signals in the order of their numbers, at most `most` of them.
     #[allow(dead_code)] // For reports, which the model checkers make none of.
     pub fn unfinished_signals(&self, most: usize) -> Vec<Unfinished> {
-        let last = self.issued();
+        let last = self.submitted();
         let mut next: [Option<u64>; RING as usize] = std::array::from_fn(|index| {
             let pending = self.pending(index as u64, &self.words[index]);
             pending.map(|(number, _)| number)

@@ -30,6 +30,8 @@ pub enum IssueError {
     TooFarAhead(u64),
     /// The requested value was submitted before. The field is the latest number.
     NotAhead(u64),
+    /// Only device code of the event's creator signals this event.
+    SingleSignaller,
 }
 
 /// The result of an attempt to complete a signal.
@@ -77,6 +79,7 @@ impl<P: Platform> Slot<P> {
 
     #[cold]
     fn signal_slow(&self, owner: Owner, value: Option<u64>) -> Result<Signalled, IssueError> {
+        self.check_signallers()?;
         loop {
             let current = self.load_issued();
             let latest = current.number();
@@ -101,6 +104,7 @@ impl<P: Platform> Slot<P> {
 
     /// Takes all numbers up to `value` for signals that complete later.
     pub fn issue_up_to(&self, owner: Owner, value: u64) -> Result<Vec<Ticket>, IssueError> {
+        self.check_signallers()?;
         loop {
             let current = self.load_issued();
             check_step(current.number(), value)?;
@@ -217,6 +221,7 @@ impl<P: Platform> Slot<P> {
 
     #[cold]
     fn issue_slow(&self, owner: Owner) -> Result<Ticket, IssueError> {
+        self.check_signallers()?;
         loop {
             let current = self.load_issued();
             let number = current.number() + 1;
@@ -231,7 +236,12 @@ impl<P: Platform> Slot<P> {
 
     /// Takes all numbers up to `number` for `owner`, after it has updated the words, `finished` and
     /// `runs`. Returns `false` if `issued` is no longer `current`.
-    fn take_number(&self, current: Issued, number: u64, owner: Owner) -> Result<bool, IssueError> {
+    pub(super) fn take_number(
+        &self,
+        current: Issued,
+        number: u64,
+        owner: Owner,
+    ) -> Result<bool, IssueError> {
         if current.is_complete() {
             self.catch_up_all(current);
             self.record_finished_up_to(current.number());

@@ -33,6 +33,8 @@
 //!     of dependent commands read it.
 //!   - 2, `MIRROR_REQUESTED`: a queue prefers to wait for the driver's own event. Submitters of
 //!     device waits set it, and signallers read it.
+//!   - 3, `SINGLE_SIGNALLER`: only device code of the event's creator signals. The creator sets it,
+//!     keeps numbers taken ahead, and all other submitters are refused.
 //!   - 4–15, `LATEST_DEATH`: latest owner that ended with the event open, or 0 if none did. The
 //!     exporter writes it, and waiters for numbers not yet taken read it.
 //!   - 16, `ALONE`: only one process has the event open, and no other can open it. The exporter
@@ -91,6 +93,8 @@ pub(super) const DEVICE_SIGNALS: u32 = 1;
 pub(super) const MAY_FAIL: u32 = 1 << 1;
 /// Bit of `flags` which means that a queue prefers to wait for the driver's own event.
 pub(super) const MIRROR_REQUESTED: u32 = 1 << 2;
+/// Bit of `flags` which means that only device code of the event's creator signals.
+pub(super) const SINGLE_SIGNALLER: u32 = 1 << 3;
 /// Lowest bit in `flags` of the latest owner that ended with the event open.
 pub(super) const LATEST_DEATH_SHIFT: u32 = 4;
 /// Bits of `flags` that hold that owner.
@@ -325,6 +329,15 @@ impl<P: Platform> Slot<P> {
     /// Number of fields that [`overwrite`](Self::overwrite) can change.
     #[cfg(any(test, feature = "testing"))]
     pub const FIELDS: usize = 5 + 4 * RING as usize + RUNS;
+
+    /// Returns the number of the latest signal, as programs see it. Numbers that are taken ahead
+    /// for device code are not submitted yet.
+    pub fn submitted(&self) -> u64 {
+        match self.is_single_signaller() {
+            true => self.completed(),
+            false => self.issued(),
+        }
+    }
 
     pub(super) fn load_issued(&self) -> Issued {
         Issued(self.issued.load(Ordering::Acquire))

@@ -115,7 +115,13 @@ impl<P: Platform> Slot<P> {
     pub fn awaited(&self) -> Option<u64> {
         let issued = self.load_issued();
         let number = issued.number();
-        (!issued.is_complete() || number == 0).then(|| number.max(1))
+        if issued.is_complete() && number != 0 {
+            return None;
+        }
+        match self.is_single_signaller() {
+            true => Some(self.completed().max(1)),
+            false => Some(number.max(1)),
+        }
     }
 
     /// Returns the number of the latest signal. Returns `None` if no signal was submitted, or if
@@ -123,7 +129,8 @@ impl<P: Platform> Slot<P> {
     #[inline]
     pub fn unfinished(&self) -> Option<u64> {
         let issued = self.load_issued();
-        (!issued.is_complete()).then(|| issued.number())
+        // The numbers that are taken ahead for device code are not submitted.
+        (!issued.is_complete() && !self.is_single_signaller()).then(|| issued.number())
     }
 
     /// Returns the number that a wait [targets by default](Self::awaited), or `None` if that signal

@@ -20,8 +20,8 @@ use std::thread;
 /// µs.
 const CHECKED_POPULATE_BYTES: usize = 32 << 20;
 
-/// Size in bytes of the parts of memory that threads populate in parallel. It is a multiple of a huge
-/// page. Smaller parts make more system calls, some of which wait for all CPUs.
+/// Size in bytes of the parts of memory that threads populate in parallel. It is a multiple of a
+/// huge page. Smaller parts make more system calls, some of which wait for all CPUs.
 const POPULATED_PART_BYTES: usize = 64 << 20;
 
 /// Maximum number of threads that populate memory. More threads do not clear pages faster.

@@ -63,6 +63,7 @@ fn describe(backend: BackendKind) -> DeviceInfo {
             memory_sharing: true,
             physical_memory_sharing: true,
             event_sharing: true,
+            device_signals: false,
             read_only_memory: true,
             host_accessible_memory: true,
             host_memory_only: true,

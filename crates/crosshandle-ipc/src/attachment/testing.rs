@@ -25,7 +25,14 @@ const SEGMENT: u32 = 1 << 31 | 5;
 /// Creates an event of an exporter of its own.
 pub fn event() -> Arc<EventCore> {
     let exporter = Exporter::new(Label::default(), PeerPolicy::default(), None, false);
-    let event = EventCore::create(&exporter.unwrap(), WaitMode::LowPower, false, false, None);
+    let event = EventCore::create(
+        &exporter.unwrap(),
+        WaitMode::LowPower,
+        false,
+        false,
+        false,
+        None,
+    );
     event.expect("an event")
 }
 
@@ -106,7 +113,7 @@ impl Exporting {
         let cells = ExportCells::default();
         let exported =
             self.exporter
-                .export_at(&cells, Particulars::default(), &memory, segment, access);
+                .export_at(&cells, Particulars::default(), memory, segment, access);
         let Credential { record, key } = exported.unwrap();
         Fields {
             backend: BackendKind::Cuda,

@@ -38,9 +38,9 @@ const MAX_ACCEPTS: usize = 16;
 /// refused.
 const RESTORE_DELAY: Duration = Duration::from_millis(100);
 
-/// Time for which an export relies on an earlier check that the socket exists. The check is a system
-/// call, which takes longer than the rest of an export. Without inotify, importers of objects that
-/// are exported so soon after the removal of the socket are refused until the next export.
+/// Time for which an export relies on an earlier check that the socket exists. The check is a
+/// system call, which takes longer than the rest of an export. If the socket is removed in this
+/// time, importers are refused until inotify reports the removal, or until a later export.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// This process's socket in one directory. It is closed and removed when its last user drops it.

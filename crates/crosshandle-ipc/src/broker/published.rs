@@ -2,6 +2,7 @@
 
 use super::address::{self, PeerPolicy};
 use super::exports::Exports;
+use crate::channel;
 use crosshandle_handle::Key;
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::process;
@@ -151,5 +152,6 @@ pub(super) fn describe() -> ProcessReport {
         });
         report.contexts.extend(described.flatten());
     }
+    report.channels = channel::reports();
     report
 }

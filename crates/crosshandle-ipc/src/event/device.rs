@@ -14,7 +14,9 @@
 
 use super::EventCore;
 use crate::event_arena::BackendPinner;
-use crosshandle_events::{DeviceWait, FailureReason, IssueError, Outcome, Owner, RING, Ticket};
+use crosshandle_events::{
+    DeviceWait, FailureReason, IssueError, Outcome, Owner, RING, Ticket, WINDOW,
+};
 use crosshandle_types::error::{Error, Result};
 use std::ptr;
 use std::sync::Arc;
@@ -68,6 +70,67 @@ impl EventCore {
     #[inline]
     pub fn may_still_come(&self, number: u64) -> bool {
         number > self.issued() && !self.liveness().is_known_abandoned()
+    }
+
+    /// Returns the address of the event's slot for code on a device, which `crosshandle.cuh`
+    /// describes. From now on, devices of `pinner` can access the slot while the event is open.
+    pub fn slot_address(&self, pinner: Option<&dyn BackendPinner>) -> Result<usize> {
+        if let Some(pinner) = pinner {
+            let bit = 1 << pinner.kind() as u32;
+            if self.pinned.load(Ordering::Acquire) & bit == 0 {
+                self.pin_first(bit, pinner)?;
+            }
+        }
+        Ok(ptr::from_ref(self.slot()).expose_provenance())
+    }
+
+    /// Returns whether only device code of the event's creator signals.
+    #[inline]
+    pub fn is_single_signaller(&self) -> bool {
+        self.is_single_signaller
+    }
+
+    /// Does for code on a device what only the host can do: keeps numbers ahead of the code's own
+    /// signals, ensures that the words of awaited numbers are written, and fails the signals of
+    /// dead processes. Returns whether a process that should signal has ended.
+    ///
+    /// `ensured` is the number up to which words are sure to be written, and is updated. Must be
+    /// called at intervals while code on a device uses the event.
+    pub fn help_device_code(self: &Arc<Self>, ensured: &mut u64) -> bool {
+        let slot = self.slot();
+        if self.is_single_signaller() {
+            if self.is_creator() {
+                // Fails only at the end of the numbers.
+                let _ = slot.take_ahead(self.owner());
+            }
+        } else {
+            let issued = slot.issued();
+            // All of these numbers are within the reach of a comparison.
+            if issued + WINDOW / 2 > *ensured {
+                match slot.prepare_device_wait(issued + WINDOW) {
+                    DeviceWait::TooFarAhead => {}
+                    DeviceWait::Ready | DeviceWait::Finished => *ensured = issued + WINDOW,
+                }
+            }
+            // The creator may still make a handle for another process.
+            if !self.is_creator() && self.is_abandoned(issued + 1) {
+                self.fail_up_to(*ensured);
+            }
+        }
+        let first = slot.issued().max(RING) + 1 - RING;
+        for number in first..first + RING {
+            slot.help_device_wait(number, self.liveness());
+        }
+        self.has_lost_peer()
+    }
+
+    /// Returns whether the event's creator, or a process that had the event open, is known to have
+    /// ended.
+    fn has_lost_peer(&self) -> bool {
+        match self.is_creator() {
+            true => self.slot().latest_death().is_some(),
+            false => self.liveness().is_known_orphan(),
+        }
     }
 
     /// Records for waiters that devices will signal this event.

@@ -45,6 +45,8 @@ pub struct EventCore {
     generation: u64,
     owner: Owner,
     mode: WaitMode,
+    /// Whether only device code of the creator signals.
+    is_single_signaller: bool,
     /// Whether the creator of the event has made a handle of it. `key` is then the handle's key.
     exported: AtomicBool,
     key: AtomicKey,
@@ -106,6 +108,7 @@ impl EventCore {
         mode: WaitMode,
         isolated: bool,
         profiling: bool,
+        single_signaller: bool,
         mirror: Option<Arc<dyn BackendEvents>>,
     ) -> Result<Arc<Self>> {
         let arena = match isolated {
@@ -123,6 +126,9 @@ impl EventCore {
                 common.slot(index)
             }
         };
+        if single_signaller {
+            slot.make_single_signaller(Owner::EXPORTER);
+        }
         // SAFETY: `Self` keeps the exporter, which keeps its arenas, or it keeps the event's own
         // arena.
         let slot = unsafe { SlotPlace::new(slot) };
@@ -177,6 +183,7 @@ impl EventCore {
             Role::Opener(attachment) => attachment.owner(),
         };
         Arc::new(Self {
+            is_single_signaller: slot.get().is_single_signaller(),
             slot,
             role,
             index: record.index,
@@ -305,6 +312,16 @@ impl EventCore {
         self
     }
 
+    /// Returns whether this process created the event.
+    fn is_creator(&self) -> bool {
+        matches!(self.role, Role::Creator(_))
+    }
+
+    /// Returns whether the event was created in the context of this exporter.
+    pub fn is_created_in(&self, exporter: &Arc<Exporter>) -> bool {
+        matches!(&self.role, Role::Creator(creator) if Arc::ptr_eq(creator, exporter))
+    }
+
     /// Sets the event's name, if this process created it.
     pub fn set_name(&self, name: &str) {
         if let Role::Creator(exporter) = &self.role {
@@ -392,7 +409,7 @@ mod tests {
             false,
         );
         let exporter = exporter.expect("an exporter");
-        let event = EventCore::create(&exporter, WaitMode::LowPower, true, false, None);
+        let event = EventCore::create(&exporter, WaitMode::LowPower, true, false, false, None);
         let event = event.expect("an event");
         let exported = event.export().expect("exported").expect("ours");
         let Record { index, .. } = exported.record;

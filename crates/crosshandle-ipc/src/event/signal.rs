@@ -189,6 +189,10 @@ fn explain(error: IssueError) -> Error {
             what: "the event has counted to its end".into(),
             remedy: "create a new one".into(),
         },
+        IssueError::SingleSignaller => Error::invalid(
+            "only device code of this event's creator signals it, because it was created with a \
+             single signaller",
+        ),
         IssueError::NotAhead(latest) => Error::invalid(format!(
             "the event's value only grows: it is {latest} already"
         )),

@@ -48,6 +48,12 @@ impl EventCore {
         self.slot().issued()
     }
 
+    /// Returns the number of the latest signal, without the numbers taken ahead for device code.
+    #[inline]
+    pub fn submitted(&self) -> u64 {
+        self.slot().submitted()
+    }
+
     pub fn completed(&self) -> u64 {
         self.slot().completed()
     }

@@ -277,7 +277,7 @@ impl Exporter {
         &self,
         cells: &ExportCells,
         particulars: Particulars,
-        memory: &Arc<dyn BackendObject>,
+        memory: Arc<dyn BackendObject>,
         segment: u32,
         access: Access,
     ) -> Result<Credential> {
@@ -288,8 +288,9 @@ impl Exporter {
         };
         let len = particulars.len as usize;
         let driver_handle = memory.driver_handle();
+        let driver_handle = driver_handle.map(|handle| (handle, memory.len() as u64));
         let object = Exported::Memory(ExportedMemory {
-            object: Arc::clone(memory),
+            object: memory,
             segment,
             access,
             is_prepared: true,
@@ -316,8 +317,7 @@ impl Exporter {
         };
         records.set_export(index, export);
         let record = self.start_use(index, kind);
-        if let Some(handle) = driver_handle {
-            let len = memory.len() as u64;
+        if let Some((handle, len)) = driver_handle {
             let sealed = FetchedHandle {
                 segment,
                 len,

@@ -190,7 +190,7 @@ fn pieces(exporter: &Exporter, count: usize) -> (Credential, Arc<AtomicUsize>) {
         allocation: 1,
     };
     let cells = ExportCells::default();
-    let credential = exporter.export_at(&cells, particulars, &memory, 1, Access::ReadWrite);
+    let credential = exporter.export_at(&cells, particulars, memory, 1, Access::ReadWrite);
     (credential.expect("exported"), made)
 }
 
@@ -367,7 +367,8 @@ fn segments_that_are_gone_are_forgotten_unless_they_are_open() {
             made: Arc::default(),
         });
         let (cells, particulars) = (ExportCells::default(), Particulars::default());
-        let exported = exporter.export_at(&cells, particulars, &object, segment, Access::ReadWrite);
+        let shared = Arc::clone(&object);
+        let exported = exporter.export_at(&cells, particulars, shared, segment, Access::ReadWrite);
         let credential = exported.expect("exported");
         let access = Access::ReadWrite;
         exporter
@@ -422,7 +423,7 @@ fn a_removed_socket_is_there_again() {
         // This works with an export, which checks a few milliseconds after the latest check.
         std::fs::remove_file(&socket).unwrap();
         until("an export makes the socket again", || {
-            drop(event(&exporter, None));
+            let _ = event(&exporter, None);
             socket.exists()
         });
         let next = event(&exporter, None);
@@ -451,7 +452,7 @@ fn a_removed_socket_is_there_again() {
     remove();
     std::fs::create_dir(&directory).unwrap();
     until("exports make the socket again", || {
-        drop((event(&exporter, None), event(&other, None)));
+        let _ = (event(&exporter, None), event(&other, None));
         socket.exists()
     });
     drop(attach(&other, &directory, next).unwrap());

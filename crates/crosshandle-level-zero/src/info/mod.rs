@@ -93,6 +93,7 @@ pub(crate) fn describe(
         import_alignment: IMPORT_ALIGNMENT,
         dlpack_type: dlpack::ONE_API,
         capabilities: Capabilities {
+            device_signals: false,
             memory_sharing: driver.shares_memory,
             physical_memory_sharing: details.external_memory.is_some(),
             event_sharing: true,

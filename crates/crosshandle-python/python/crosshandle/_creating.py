@@ -91,21 +91,31 @@ def asarray(value: Any, dtype: Any = None, *, device: Any = None) -> Array:
     return _rust.moved(_context(device), made)
 
 
-def event(name: str | None = None, *, device: Any = None, low_power: bool = False, isolated: bool = False) -> Event:
+def event(
+    name: str | None = None,
+    *,
+    device: Any = None,
+    low_power: bool = False,
+    isolated: bool = False,
+    single_signaller: bool = False,
+) -> Event:
     """Creates an event in the default context for `device` (default: the host).
 
     Any process that opens the event can signal it and wait for it.
 
     With `low_power`, a waiting thread in this process sleeps at once instead of spinning first.
     With `isolated`, the event's counters are in separate memory, so a process that opens the event
-    cannot access other events.
+    cannot access other events. With `single_signaller`, only kernels and streams of this process on
+    `device` signal the event. Kernels and captured graphs can signal no other events.
 
     >>> done = crosshandle.event("done")
     >>> done.signal()
     1
     >>> done.wait(timeout=5)
     """
-    return _context(device).event(name=name, low_power=low_power, isolated=isolated)
+    return _context(device).event(
+        name=name, low_power=low_power, isolated=isolated, single_signaller=single_signaller
+    )
 
 
 def devices() -> list[Device]:

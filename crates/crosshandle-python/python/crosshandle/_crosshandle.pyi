@@ -80,10 +80,25 @@ class Context:
         tuple of numbers. `dtype` is a NumPy dtype or a name (default: `float64`)."""
     def open_memory(self, handle: _Handle, *, writable: bool = True, timeout: float | None = None) -> Memory:
         """Opens another process's memory without copying it."""
-    def event(self, *, name: str | None = None, low_power: bool = False, isolated: bool = False) -> Event:
+    def event(
+        self,
+        *,
+        name: str | None = None,
+        low_power: bool = False,
+        isolated: bool = False,
+        single_signaller: bool = False,
+    ) -> Event:
         """Creates an event. With `low_power`, a waiting thread in this process sleeps at once
         instead of spinning first. With `isolated`, the event's counters are in memory that no other
-        event uses."""
+        event uses. With `single_signaller`, only kernels and streams of this process on the
+        context's device signal the event, which they count by themselves."""
+    def device_event(self, event: Event) -> DeviceEvent:
+        """Returns an event for kernels on the context's device, which wait for it. They signal it
+        if it was created in this context with `single_signaller`."""
+    def abort_kernels(self) -> None:
+        """Tells kernels on the context's device to stop: their waits return `aborted`."""
+    def clear_abort(self) -> None:
+        """Takes back `abort_kernels`, for kernels that are launched later."""
     def open_event(self, handle: _Handle, *, low_power: bool = False, timeout: float | None = None) -> Event:
         """Opens another process's event. `handle` is an `EventHandle`, its bytes or its text.
         `low_power` has the same meaning as for `event`, and `timeout` as for `open_memory`."""
@@ -268,7 +283,13 @@ class Event:
     """A counter of signals, which several processes can signal and wait for."""
 
     def __new__(
-        cls, name: str | None = None, *, device: Any = None, low_power: bool = False, isolated: bool = False
+        cls,
+        name: str | None = None,
+        *,
+        device: Any = None,
+        low_power: bool = False,
+        isolated: bool = False,
+        single_signaller: bool = False,
     ) -> Event: ...
     name: str | None
     def signal(self, stream: Any = None) -> int:
@@ -460,6 +481,30 @@ class VirtualRange:
     def __len__(self) -> int: ...
 
 @final
+class DeviceEvent:
+    """An event for kernels on a device: addresses that kernels take as arguments. The object must
+    exist until the kernels have ended."""
+
+    @property
+    def words(self) -> int:
+        """The address of the event's words."""
+    @property
+    def signalled(self) -> int:
+        """The address of the number of signals by code on the device. It is 0 if the code may only
+        wait."""
+    @property
+    def awaited(self) -> int:
+        """The address of the number of calls of `wait_next`."""
+    @property
+    def abort(self) -> int:
+        """The address of the word that tells kernels to stop."""
+    def __bytes__(self) -> bytes:
+        """The four addresses as the 32 bytes of `crosshandle_device_event`."""
+
+def device_header() -> str:
+    """Returns the text of `crosshandle.cuh`."""
+
+@final
 class Notifier:
     """Waits for any number of signals on behalf of an event loop. The notifier has a file
     descriptor, which becomes readable when one of the signals has completed or failed.
@@ -625,8 +670,9 @@ class Producer:
     def try_send(self, value: Any, *, user: Any = None) -> int | None:
         """Sends an array or bytes as `send` does, or returns `None` if the channel is full."""
     def reserve(self, *, timeout: float | None = None) -> Slot:
-        """Reserves a slot. The `with` statement publishes it at the end of its block, and waits for
-        room for at most `timeout` seconds."""
+        """Reserves a slot, and waits only for queues that still write all free slots. The `with`
+        statement publishes the slot at the end of its block, and waits for room for at most
+        `timeout` seconds."""
     @property
     def members(self) -> tuple[int, int]:
         """The numbers of producers and of consumers that are alive."""

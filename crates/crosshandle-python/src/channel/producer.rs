@@ -63,7 +63,18 @@ impl Producer {
     fn reserve_slot(&self, py: Python<'_>, slices: &Slices) -> PyResult<channel::Slot> {
         self.check_birth()?;
         let mut producer = self.turn.take(py, slices)?;
-        Ok(producer.reserve().map_err(Failure::from)?)
+        loop {
+            // Another thread may close this object meanwhile.
+            if self.turn.is_closed() {
+                return Err(PyValueError::new_err("this producer was closed"));
+            }
+            let (slice, is_last) = slices.next(SLICE);
+            let producer = &mut *producer;
+            match py.detach(|| producer.reserve_timeout(slice)) {
+                Err(Error::TimedOut(_)) if !is_last => py.check_signals()?,
+                reserved => return Ok(reserved.map_err(Failure::from)?),
+            }
+        }
     }
 
     /// Publishes a slot. After the timeout, returns the slot, which is still reserved. Drops the
@@ -232,8 +243,9 @@ impl Producer {
     /// room for at most `timeout` seconds. After an exception in the block, it returns the slot
     /// without an item.
     ///
-    /// This method never waits for room. Raises `LimitReachedError` if the producer has its maximum
-    /// number of reserved slots.
+    /// This method does not wait for room. It waits only if queues still write all free slots, for
+    /// at most `timeout` seconds. Raises `LimitReachedError` if the producer has its maximum number
+    /// of reserved slots.
     #[pyo3(signature = (*, timeout = None))]
     fn reserve(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<Slot> {
         let (py, own) = (slf.py(), slf.get());

@@ -1,7 +1,9 @@
 //! The Python class `Event`.
 
+mod device;
 mod notifier;
 
+pub(crate) use device::{DeviceEvent, device_header};
 pub(crate) use notifier::Notifier;
 
 use crate::context::{default_context, streams};
@@ -83,16 +85,19 @@ impl Drop for Event {
 impl Event {
     /// Creates an event in the default context for `device` (default: the host).
     #[new]
-    #[pyo3(signature = (name = None, *, device = None, low_power = false, isolated = false))]
+    #[pyo3(signature = (name = None, *, device = None, low_power = false, isolated = false, single_signaller = false))]
     fn make(
         py: Python<'_>,
         name: Option<&str>,
         device: Option<&Bound<'_, PyAny>>,
         low_power: bool,
         isolated: bool,
+        single_signaller: bool,
     ) -> PyResult<Self> {
         let context = default_context(py, device)?;
-        Ok(context.get().event(name, low_power, isolated)?)
+        Ok(context
+            .get()
+            .event(name, low_power, isolated, single_signaller)?)
     }
 
     /// Signals the event and returns the signal's number.
@@ -100,6 +105,10 @@ impl Event {
     /// With `stream`, the stream completes the signal after the work that it already contains, and
     /// this method does not wait. `stream` is a stream from torch, CuPy, numba or cuda.core, or the
     /// driver's stream handle as an integer.
+    ///
+    /// A signal of an event with a single signaller needs a stream. The device counts such signals,
+    /// so the result is 0. While the stream is captured in a graph, each run of the graph signals
+    /// the next number.
     #[pyo3(signature = (stream = None))]
     fn signal(slf: &Bound<'_, Self>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         let event = &slf.get().event;
@@ -114,7 +123,8 @@ impl Event {
     ///
     /// This method itself does not wait. By default, `value` is the latest signal, or the first
     /// signal if none was submitted yet. If the process that should signal dies, the stream
-    /// continues without the signal.
+    /// continues without the signal. While the stream is captured in a graph, each run of the graph
+    /// waits for the next signal, and `value` must be None.
     #[pyo3(signature = (stream, value = None))]
     fn wait_on(
         slf: &Bound<'_, Self>,

@@ -145,6 +145,9 @@ pub struct Capabilities {
     pub physical_memory_sharing: bool,
     /// Whether the device's events can be shared.
     pub event_sharing: bool,
+    /// Whether code on the device can wait for events, and signal events with a single signaller.
+    /// On the host, such code runs in threads of the program.
+    pub device_signals: bool,
     /// Whether importers can be limited to reading.
     pub read_only_memory: bool,
     /// Whether the host can access device memory through its address.
@@ -159,9 +162,10 @@ pub struct Capabilities {
     /// does not permit it.
     pub fabric_memory: bool,
     /// Whether a command in a queue fails if a signal that it waits for fails, however late. If
-    /// not, the command fails in two cases only: the signal has already failed when the command is
-    /// submitted, or a function of the host (`Command::call`) fails later.
-    /// If a process dies after the submission, the command runs normally.
+    /// not, the command fails in two cases only: the signal has already failed when the driver gets
+    /// the command, or a function of the host (`Command::call`) fails later. The driver usually
+    /// gets a command during its submission, but the queue may keep the command pending. If a
+    /// process dies after the driver got the command, the command runs normally.
     pub late_failures: bool,
     /// Whether a run of an `ExecutableGraph` is a single launch of a
     /// driver's graph. If not, this library submits the nodes in order. The run is one command in

@@ -1,7 +1,9 @@
 //! Contexts: they allocate, export and open memory and events on one device.
 
+use crate::api::command::Command;
 use crate::api::core::{Allocation, ContextCore, ContextOptions};
 use crate::api::device::Device;
+use crate::api::event::device::{AbortWord, Recorder};
 use crate::api::event::{Event, EventOptions};
 use crate::api::memory::Memory;
 use crate::api::queue::Queue;
@@ -11,7 +13,7 @@ use crosshandle_os::threads::driver_jobs;
 use crosshandle_types::error::Result;
 use crosshandle_types::{Access, AllocationOptions, QueueOrder, observe};
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// A device in use. A context allocates, exports and opens memory, and creates events and queues.
@@ -75,10 +77,13 @@ pub struct Context {
 
 /// The parts of a context that end when the last `Context` is dropped, even if objects keep the
 /// core alive. The order of the fields is the order of their drops.
-struct OpenContext {
+pub(crate) struct OpenContext {
     /// The queue that waits for native events and records them. Each of its commands runs as soon
     /// as its waits have ended.
     native_events: OnceLock<Queue>,
+    /// The word that tells code on the device to stop, and the kernels that signal and wait.
+    abort: OnceLock<Arc<AbortWord>>,
+    recorder: OnceLock<Recorder>,
     /// The host context of channels.
     companion: OnceLock<Context>,
     core: Arc<ContextCore>,
@@ -135,6 +140,8 @@ impl Context {
         Self {
             inner: Arc::new(OpenContext {
                 native_events: OnceLock::new(),
+                abort: OnceLock::new(),
+                recorder: OnceLock::new(),
                 companion: OnceLock::new(),
                 core: Arc::new(core),
                 _exchange: DriverJobsBarrier,
@@ -352,7 +359,62 @@ impl Context {
     pub fn create_queue_with(&self, order: QueueOrder) -> Result<Queue> {
         let queue = self.core().backend().create_queue(order)?;
         let copied = self.core().exporter().copied();
-        Ok(Queue::new(queue, order, self.device().info(), copied))
+        Ok(Queue::new(queue, order, self, copied))
+    }
+
+    /// Returns a reference that does not keep the context open.
+    pub(super) fn downgrade(&self) -> Weak<OpenContext> {
+        Arc::downgrade(&self.inner)
+    }
+
+    /// Returns the context that [`downgrade`](Self::downgrade) was called for, unless it was
+    /// dropped.
+    pub(super) fn upgrade(weak: &Weak<OpenContext>) -> Option<Self> {
+        weak.upgrade().map(|inner| Self { inner })
+    }
+
+    /// Returns the word that tells code on the device to stop.
+    pub(super) fn abort_word(&self) -> Result<Arc<AbortWord>> {
+        let place = &self.inner.abort;
+        if let Some(word) = place.get() {
+            return Ok(Arc::clone(word));
+        }
+        let word = Arc::new(AbortWord::new(self)?);
+        Ok(Arc::clone(place.get_or_init(|| word)))
+    }
+
+    /// Returns the kernels that signal events and wait for them.
+    pub(super) fn recorder(&self) -> Result<&Recorder> {
+        let place = &self.inner.recorder;
+        if let Some(recorder) = place.get() {
+            return Ok(recorder);
+        }
+        let recorder = Recorder::new(self)?;
+        Ok(place.get_or_init(|| recorder))
+    }
+
+    /// Makes driver calls that this thread may otherwise not make while it, or another thread,
+    /// captures a stream.
+    pub(super) fn beside_captures<R>(&self, call: impl FnOnce() -> R) -> R {
+        let mut call = Some(call);
+        let mut result = None;
+        let mut run = || result = call.take().map(|call| call());
+        match self.core().backend().native() {
+            Some(native) => native.beside_captures(&mut run),
+            None => run(),
+        }
+        result.expect("the backend makes the call")
+    }
+
+    /// Fills new memory with a repeated pattern, and waits for the end of the fill.
+    pub(super) fn fill_now(&self, memory: &Memory, pattern: &[u8]) -> Result<()> {
+        if memory.bytes().is_ok() {
+            let repeated = pattern.iter().copied().cycle().take(memory.len());
+            return memory.write(0, &repeated.collect::<Vec<_>>());
+        }
+        let queue = self.create_queue()?;
+        queue.submit(Command::fill(memory.all(), pattern)?)?;
+        queue.finish()
     }
 
     /// Returns the queue that waits for native events and records them.

@@ -261,8 +261,10 @@ impl Queue {
     ///   adopted.
     /// - [`Error::Unsupported`] if the backend has no native queues.
     ///
-    /// While the driver captures what is submitted to the queue instead of running it, submissions
-    /// fail.
+    /// While the driver captures what is submitted to the queue instead of running it, the captured
+    /// graph gets waits, launches of kernels, and signals of events with a [single
+    /// signaller](EventOptions::single_signaller). Each run of the graph waits for the next signal
+    /// and signals the next number. Other submissions fail.
     ///
     /// # Safety
     /// `native` is a queue of the driver. If it is [borrowed](Ownership::Borrowed), it exists until
@@ -274,11 +276,14 @@ impl Queue {
         ownership: Ownership,
     ) -> Result<Self> {
         let value = raw_for(context.device(), native)?;
+        let native = context.native_context()?;
         // SAFETY: promised by the caller.
-        let queue = unsafe { context.native_context()?.adopt_queue(value, ownership)? };
+        let adopt = || unsafe { native.adopt_queue(value, ownership) };
+        let queue = context.beside_captures(adopt)?;
         let copied = context.core().exporter().copied();
-        let device = context.device().info();
-        Ok(Self::new(queue, QueueOrder::InOrder, device, copied))
+        let mut adopted = Self::new(queue, QueueOrder::InOrder, context, copied);
+        adopted.is_adopted = true;
+        Ok(adopted)
     }
 }
 

@@ -256,7 +256,8 @@ impl PhysicalMemory {
         let Physical { memory, number, .. } = &*self.inner;
         let particulars = self.inner.particulars();
         let access = Access::ReadWrite;
-        let credential = exporter.export_at(&cells, particulars, memory, *number, access)?;
+        let credential =
+            exporter.export_at(&cells, particulars, Arc::clone(memory), *number, access)?;
         if let Some(name) = self.inner.name.get() {
             exporter.set_name(credential.record, &name);
         }
@@ -331,7 +332,7 @@ impl Physical {
                 let exported = exporter.export_at(
                     &self.exports,
                     particulars,
-                    &self.memory,
+                    Arc::clone(&self.memory),
                     self.number,
                     access,
                 )?;

@@ -1,18 +1,20 @@
 //! Queues, which run commands asynchronously and in order.
 
 use crate::api::command::{Command, LATEST, SUBMITTED};
+use crate::api::context::{Context, OpenContext};
 use crate::api::event::Event;
+use crate::api::event::device::Recorder;
 use crate::api::memory::Opened;
 use crosshandle_events::Outcome;
 use crosshandle_hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crosshandle_handle::BackendKind;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Deadline;
-use crosshandle_types::{DeviceInfo, NativeObject, QueueOrder};
+use crosshandle_types::{NativeObject, QueueOrder};
 use std::fmt;
 use std::mem;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// A queue of commands for a device. Any thread may submit commands. Submitted commands still run
@@ -41,6 +43,10 @@ pub struct Queue {
     backend: BackendKind,
     /// Whether commands can access only memory that the host can access.
     host_memory_only: bool,
+    /// The context, if it is still open.
+    context: Weak<OpenContext>,
+    /// Whether the program may capture the driver's queue.
+    pub(super) is_adopted: bool,
     /// Counts the bytes that commands of the context's queues copy.
     copied: Arc<AtomicU64>,
 }
@@ -49,14 +55,17 @@ impl Queue {
     pub(crate) fn new(
         inner: Box<dyn BackendQueue>,
         order: QueueOrder,
-        device: &DeviceInfo,
+        context: &Context,
         copied: &Arc<AtomicU64>,
     ) -> Self {
+        let device = context.device().info();
         Self {
             inner,
             order,
             backend: device.backend,
             host_memory_only: device.capabilities.host_memory_only,
+            context: context.downgrade(),
+            is_adopted: false,
             copied: Arc::clone(copied),
         }
     }
@@ -109,6 +118,9 @@ impl Queue {
 
     /// Resolves the waits of a command and submits it. Leaves the submission empty.
     fn resolve_and_run(&self, submission: &mut Submission) -> Result<()> {
+        if let Some(capture) = self.capture()? {
+            return self.record(&mut submission.take(), capture);
+        }
         if !submission.waits.is_empty() {
             resolve_waits(submission);
         }
@@ -118,6 +130,11 @@ impl Queue {
     /// Submits a command whose waits are resolved, and leaves the submission empty.
     #[inline(always)]
     fn run(&self, submission: &mut Submission) -> Result<()> {
+        if let Some(event) = &submission.signal
+            && event.is_single_signaller()
+        {
+            return self.run_and_count(submission);
+        }
         let checked = self.check(submission);
         let result = checked.and_then(|()| self.inner.submit(submission));
         if !submission.is_taken() {
@@ -171,6 +188,75 @@ impl Queue {
         Ok(())
     }
 
+    /// Returns the driver's number of the capture that records submissions to this queue, if there
+    /// is one.
+    #[inline]
+    fn capture(&self) -> Result<Option<u64>> {
+        match self.is_adopted {
+            true => self
+                .inner
+                .native()
+                .map_or(Ok(None), |queue| queue.capture()),
+            false => Ok(None),
+        }
+    }
+
+    fn open_context(&self) -> Result<Context> {
+        Context::upgrade(&self.context)
+            .ok_or_else(|| Error::invalid("the context of this queue was dropped"))
+    }
+
+    /// Records a command in the graph that other code captures. The waits are not resolved.
+    #[cold]
+    fn record(&self, submission: &mut Submission, capture: u64) -> Result<()> {
+        let context = self.open_context()?;
+        let queue = self.inner.native().expect("captured");
+        let is_next = |wait: &WaitPoint| matches!(wait.number, LATEST | SUBMITTED);
+        if !submission.waits.iter().all(is_next) {
+            return Err(Error::Unsupported(
+                "this stream is being captured: replays would wait for the same number again; wait \
+                 without a number, for the next signal"
+                    .into(),
+            ));
+        }
+        if !matches!(submission.work, Work::Marker | Work::Launch(_)) {
+            return Err(Error::Unsupported(
+                "this stream is being captured: only waits, launches of kernels and signals can be \
+                 recorded"
+                    .into(),
+            ));
+        }
+        for wait in submission.waits.iter() {
+            Recorder::record_wait(&context, queue, capture, &wait.event)?;
+        }
+        if let Work::Launch(launch) = std::mem::take(&mut submission.work) {
+            queue.record(launch)?;
+        }
+        if let Some(event) = &submission.signal {
+            Recorder::record_signal(&context, queue, capture, event)?;
+        }
+        Ok(())
+    }
+
+    /// Submits a command whose signal is counted on the device.
+    #[cold]
+    fn run_and_count(&self, submission: &mut Submission) -> Result<()> {
+        let Some(event) = submission.signal.take() else {
+            return self.run(submission);
+        };
+        let launch = Recorder::signal_once(&self.open_context()?, &event)?;
+        let before_later = std::mem::take(&mut submission.before_later);
+        let is_nothing = matches!(submission.work, Work::Marker) && submission.waits.is_empty();
+        if !is_nothing {
+            self.run(submission)?;
+        }
+        let mut signal = Submission::new(Work::Launch(Box::new(launch)));
+        signal.is_on_host = false;
+        signal.after_earlier = true;
+        signal.before_later = before_later;
+        self.run(&mut signal)
+    }
+
     /// Counts the bytes that a command copies, for reports.
     #[inline]
     fn count_copied(&self, work: &Work) {
@@ -203,7 +289,10 @@ impl Queue {
     pub fn signal(&self, event: &Event) -> Result<()> {
         let mut barrier = Submission::barrier();
         barrier.signal = Some(Arc::clone(event.core()));
-        let result = self.run(&mut barrier);
+        let result = match self.capture()? {
+            Some(capture) => self.record(&mut barrier.take(), capture),
+            None => self.run(&mut barrier),
+        };
         mem::forget(barrier);
         result
     }
@@ -228,6 +317,10 @@ impl Queue {
     /// As [`submit`](Self::submit).
     pub fn wait(&self, event: &Event) -> Result<()> {
         let mut barrier = Submission::barrier();
+        if let Some(capture) = self.capture()? {
+            barrier.waits = WaitList::One(WaitPoint::new(event.core(), LATEST));
+            return self.record(&mut barrier, capture);
+        }
         if let Some(latest) = event.core().latest_pending() {
             barrier.waits = WaitList::One(WaitPoint::new(event.core(), latest));
             barrier.may_fail = event.core().is_fallible();

@@ -182,6 +182,11 @@ impl Process {
         assert!(state.is_some_and(|(_, status)| status.stopped()));
     }
 
+    /// Continues the process after [`stop`](Self::stop).
+    pub(crate) fn resume(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).expect("it continues");
+    }
+
     /// Kills the process, and returns when it is dead.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("a kill");

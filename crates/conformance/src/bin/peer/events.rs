@@ -31,7 +31,8 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<R
 fn options(request: &Request<'_>) -> EventOptions {
     let options = EventOptions::new()
         .profiling(request.option("profiling").is_some())
-        .low_power(request.option("low-power").is_some());
+        .low_power(request.option("low-power").is_some())
+        .single_signaller(request.option("single").is_some());
     let options = match request.option("isolated") {
         Some(isolated) => options.isolated(isolated == "yes"),
         None => options,
@@ -42,7 +43,7 @@ fn options(request: &Request<'_>) -> EventOptions {
     }
 }
 
-/// `event NAME [profiling=yes] [low-power=yes] [shareable=yes|no] [isolated=yes]`
+/// `event NAME [profiling=yes] [low-power=yes] [shareable=yes|no] [isolated=yes] [single=yes]`
 fn create(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state
         .context(request)?

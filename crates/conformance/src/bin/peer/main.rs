@@ -11,6 +11,7 @@
 
 mod awaited;
 mod channels;
+mod device_code;
 mod diversion;
 mod events;
 mod filter;
@@ -121,6 +122,7 @@ fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Reply {
         diversion::execute,
         queues::execute,
         channels::execute,
+        device_code::execute,
         kernels::execute,
         graphs::execute,
         physical::execute,

@@ -8,7 +8,7 @@ use crosshandle::{
     Context, ContextOptions, Device, Event, Memory, PeerPolicy, Queue,
     virtual_memory::{PhysicalMemory, VirtualRange, VirtualRangeExport},
 };
-use crosshandle_conformance::Kernels;
+use crosshandle_conformance::{DeviceCode, Kernels};
 use std::collections::HashMap;
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +27,7 @@ pub(crate) enum Object {
     Producer(Arc<Mutex<PeerProducer>>),
     Consumer(Arc<Mutex<PeerConsumer>>),
     Kernels(Arc<Kernels>),
+    DeviceCode(Arc<DeviceCode>),
     Graph(Arc<PeerGraph>),
     Physical(PhysicalMemory),
     Range(Arc<VirtualRange>),
@@ -101,6 +102,7 @@ impl PeerState {
         producer: Producer(Arc<Mutex<PeerProducer>>);
         consumer: Consumer(Arc<Mutex<PeerConsumer>>);
         kernels: Kernels(Arc<Kernels>);
+        device_code: DeviceCode(Arc<DeviceCode>);
         graph: Graph(Arc<PeerGraph>);
         physical: Physical(PhysicalMemory);
         range: Range(Arc<VirtualRange>);

@@ -17,16 +17,24 @@ pub(super) enum List {
     Contexts,
     /// A line for each event
     Events,
+    /// A line for each channel
+    Channels,
 }
 
 impl List {
-    pub(super) const ALL: [Self; 3] = [Self::Processes, Self::Contexts, Self::Events];
+    pub(super) const ALL: [Self; 4] = [
+        Self::Processes,
+        Self::Contexts,
+        Self::Events,
+        Self::Channels,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Processes => "processes",
             Self::Contexts => "contexts",
             Self::Events => "events",
+            Self::Channels => "channels",
         }
     }
 
@@ -69,6 +77,16 @@ impl List {
                 "LONGEST",
                 "CULPRIT",
             ],
+            Self::Channels => &[
+                "PID",
+                "PROGRAM",
+                "CHANNEL",
+                "DEPTH",
+                "ITEMS",
+                "ITEMS/S",
+                "PRODUCERS",
+                "CONSUMERS",
+            ],
         }
     }
 }
@@ -86,7 +104,7 @@ pub(super) struct Order {
 pub(super) struct State {
     list: List,
     /// The sort order of each list.
-    orders: [Order; 3],
+    orders: [Order; 4],
     filter: String,
     /// The filter before the user started to change it.
     filter_before: Option<String>,
@@ -98,12 +116,12 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(list: List, filter: &str, stuck_after: Duration) -> Self {
-        // By default, sort rows by their longest wait.
+        // By default, sort rows by their longest wait, and channels by their rates.
         let orders = List::ALL.map(|list| Order {
             column: list
                 .columns()
                 .iter()
-                .position(|name| *name == "LONGEST")
+                .position(|name| matches!(*name, "LONGEST" | "ITEMS/S"))
                 .unwrap_or_default(),
             is_descending: true,
         });
@@ -193,7 +211,7 @@ impl State {
             KeyCode::BackTab => {
                 self.show(List::ALL[(self.list as usize + List::ALL.len() - 1) % List::ALL.len()]);
             }
-            KeyCode::Char(digit @ '1'..='3') => self.show(List::ALL[digit as usize - '1' as usize]),
+            KeyCode::Char(digit @ '1'..='4') => self.show(List::ALL[digit as usize - '1' as usize]),
             KeyCode::Down | KeyCode::Char('j') => self.table.select_next(),
             KeyCode::Up | KeyCode::Char('k') => self.table.select_previous(),
             KeyCode::PageDown => self.table.scroll_down_by(PAGE_LINES),

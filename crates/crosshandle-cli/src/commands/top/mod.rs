@@ -40,7 +40,7 @@ const TOP_KEY_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) const AFTER_HELP: &str = "\
 Keys:
-  Tab, 1 2 3     processes, contexts, events
+  Tab, 1 2 3 4   processes, contexts, events, channels
   ← →            sort by another column
   r              reverse the order
   /              filter lines by a text: Enter keeps the filter, Esc drops it

@@ -6,8 +6,9 @@ use crate::commands::ps::text::{clean, context_name, object, process};
 use crate::commands::ps::waits::{Wait, waits};
 use crate::output::clean;
 use crate::units::{age, bytes};
-use crosshandle::report::{ContextReport, EventReport, ProcessReport};
+use crosshandle::report::{ChannelReport, ContextReport, EventReport, ProcessReport};
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// A cell with its text and its sort key.
@@ -108,7 +109,11 @@ pub(super) fn rows(state: &State, samples: &Samples) -> Vec<Row> {
                     rows.extend(events.map(|event| table.event(process, context, event)));
                 }
             }
+            List::Channels => {}
         }
+    }
+    if state.list() == List::Channels {
+        rows.extend(table.channels());
     }
     let wanted = state.filter().to_lowercase();
     rows.retain(|row| {
@@ -221,6 +226,45 @@ impl Table<'_> {
         row
     }
 
+    /// Returns a row for each channel. Several processes may report a channel. The row is that of
+    /// the process that created it, which knows the name, or of the first one.
+    fn channels(&self) -> Vec<Row> {
+        let mut all: Vec<_> = (self.samples.reports().iter())
+            .flat_map(|process| {
+                process
+                    .channels
+                    .iter()
+                    .map(move |channel| (process, channel))
+            })
+            .collect();
+        all.sort_by_key(|(_, channel)| channel.name.is_none());
+        let mut seen = HashSet::new();
+        all.retain(|(_, channel)| seen.insert(&channel.channel));
+        all.sort_by_key(|(process, _)| process.pid);
+        let rows = all.into_iter();
+        rows.map(|(process, channel)| self.channel(process, channel))
+            .collect()
+    }
+
+    fn channel(&self, report: &ProcessReport, channel: &ChannelReport) -> Row {
+        let rate = self.samples.of_channel(report, channel);
+        let name = channel.name.as_deref().unwrap_or(&channel.channel);
+        let cells = vec![
+            Cell::count(report.pid as usize),
+            Cell::text(clean(&report.program)),
+            Cell::text(clean(name)),
+            Cell::count(channel.depth as usize),
+            Cell::number(channel.published as f64, channel.published.to_string()),
+            Cell::rate(rate, number_rate),
+            Cell::count(channel.producers as usize),
+            Cell::count(channel.consumers as usize),
+        ];
+        Row {
+            cells,
+            is_stuck: false,
+        }
+    }
+
     /// Creates a row from `cells`, and adds the number of waits and the longest wait.
     fn with_waits(&self, mut cells: Vec<Cell>, is_of: impl Fn(&Wait<'_>) -> bool) -> Row {
         let waits = self.waits.iter().filter(|wait| is_of(wait));
@@ -321,6 +365,18 @@ mod tests {
         assert_eq!(pids(List::Contexts, "model"), "100");
         assert_eq!(pids(List::Events, "ready"), "300 100");
         assert_eq!(pids(List::Events, "nothing"), "");
+        assert_eq!(pids(List::Channels, "camera"), "300");
+    }
+
+    /// Processes 200 and 300 report the same channel, and 300 has created it.
+    #[test]
+    fn a_channel_has_one_line_with_its_rate() {
+        let samples = samples();
+        let rows = rows(&state(List::Channels, ""), &samples);
+        let cells: Vec<_> = rows[0].cells.iter().map(|cell| &cell.text).collect();
+        let expected = ["300", "viewer", "camera", "8", "1100", "50", "1", "2"];
+        assert_eq!(cells, expected);
+        assert_eq!(rows.len(), 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::commands::ps::Answers;
 use crate::commands::ps::silent::SilentExporter;
-use crosshandle::report::{ContextReport, EventReport, ProcessReport};
+use crosshandle::report::{ChannelReport, ContextReport, EventReport, ProcessReport};
 
 /// The last two samples of all processes.
 #[derive(Default)]
@@ -76,6 +76,19 @@ impl Samples {
         Some(signals as f64 / seconds)
     }
 
+    /// Returns a channel's items per second.
+    pub(super) fn of_channel(
+        &self,
+        process: &ProcessReport,
+        channel: &ChannelReport,
+    ) -> Option<f64> {
+        let (earlier, seconds) = self.earlier(process)?;
+        let mut channels = earlier.channels.iter();
+        let before = channels.find(|before| before.channel == channel.channel)?;
+        let items = channel.published.checked_sub(before.published)?;
+        Some(items as f64 / seconds)
+    }
+
     /// Returns the earlier report of the same process, and the time between the two reports in
     /// seconds.
     fn earlier(&self, process: &ProcessReport) -> Option<(&ProcessReport, f64)> {
@@ -115,6 +128,11 @@ pub(super) mod tests {
         context.counters.signals += 100;
         context.events[0].submitted += 100;
         context.events[0].completed += 100;
+        for report in &mut reports {
+            for channel in &mut report.channels {
+                channel.published += 100;
+            }
+        }
         samples.add(Answers {
             reports,
             silent: Vec::new(),

@@ -247,7 +247,7 @@ mod tests {
         );
         let expected = "\
 4 processes sharing 4.0 GiB and 10 events; copied 512 MiB/s, 50 signals/s
- processes  contexts  events
+ processes  contexts  events  channels
 PID  PROGRAM       CONTEXTS   MEMORY  OBJECTS  IMPORTERS  COPIED/S  SIGNALS/S  WAITS  LONGEST▼
 300  viewer               1      0 B        9          1       0 B          0      1       40s
 100  trainer              1  4.0 GiB        3          2   512 MiB         50      1       35s

@@ -128,7 +128,7 @@ impl QueueStream {
 
     /// Returns whether the program records the stream in a graph. Most other queries would
     /// invalidate the recording.
-    fn is_recording(&self) -> Result<bool> {
+    pub(super) fn is_recording(&self) -> Result<bool> {
         Ok(self.is_shared && self.gpu.driver().is_recording(self.stream)?)
     }
 
@@ -137,8 +137,8 @@ impl QueueStream {
     pub(super) fn check_recording(&self) -> Result<()> {
         if self.is_recording()? {
             return Err(Error::Unsupported(
-                "this stream is being captured: what events and memory of other processes mean \
-                 cannot be replayed"
+                "this stream is being captured: this command cannot be recorded, because replays \
+                 would signal and wait for stale numbers"
                     .into(),
             ));
         }

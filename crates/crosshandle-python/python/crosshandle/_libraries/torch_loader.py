@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
-from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from .._crosshandle import Channel, Consumer, Item, Producer
+from .._crosshandle import Channel, Consumer, Item, Producer, Slot
 
 # Alignment in bytes of the tensors in a slot.
 _ALIGN = 64
@@ -39,46 +40,97 @@ class _Packed(NamedTuple):
 
 
 class _Pack:
-    """The function with which workers make batches. It runs in the workers."""
+    """The function with which workers make batches. It runs in the workers.
 
-    def __init__(self, collate: Callable[[list[Any]], Any], handles: list[bytes]):
-        self._collate = collate
+    Without a function of the program, the samples are stacked in the slot. Otherwise the tensors of
+    the batch are copied into the slot.
+    """
+
+    def __init__(self, own: Callable[[list[Any]], Any] | None, handles: list[bytes]):
+        self._own = own
         self._handles = handles
         self._producer: Producer | None = None
-        self._slot_size = 0
+        # The bytes of the reserved slot, and how many of them are used.
+        self._buffer: Any = None
+        self._used = 0
 
     def __getstate__(self) -> tuple[Any, list[bytes]]:
-        return self._collate, self._handles
+        return self._own, self._handles
 
     def __setstate__(self, state: tuple[Any, list[bytes]]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     def __call__(self, samples: list[Any]) -> Any:
-        batch = self._collate(samples)
         worker = get_worker_info()
         if worker is None:
-            return batch
-        leaves, structure = _pytree.tree_flatten(batch)
-        nbytes = 0
-        for place, leaf in enumerate(leaves):
-            if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.layout == torch.strided:
-                size = leaf.numel() * leaf.element_size()
-                leaves[place] = _Place(nbytes, size, leaf.dtype, tuple(leaf.shape)), leaf
-                nbytes += -(-size // _ALIGN) * _ALIGN
+            return self._collated(samples)
         if self._producer is None:
-            channel = Channel.open(self._handles[worker.id])
-            self._producer, self._slot_size = channel.producer(), channel.slot_size
-        if not 0 < nbytes <= self._slot_size:
-            return batch
+            self._producer = Channel.open(self._handles[worker.id]).producer()
         slot = self._producer.reserve()
-        buffer = slot.torch()
+        self._buffer, self._used = slot.torch(), 0
+        batch = None
+        try:
+            batch = self._packed(samples, worker.id, slot)
+        finally:
+            self._buffer = None
+            if not isinstance(batch, _Packed):
+                slot.release()
+        return batch
+
+    def _collated(self, samples: list[Any]) -> Any:
+        if self._own is not None:
+            return self._own(samples)
+        return collate(samples, collate_fn_map={**default_collate_fn_map, torch.Tensor: self._stacked})
+
+    def _take(self, nbytes: int) -> Any:
+        """Returns bytes of the slot that are not used yet, or `None`."""
+        if self._buffer is None or self._used + nbytes > self._buffer.numel():
+            return None
+        start, self._used = self._used, self._used + -(-nbytes // _ALIGN) * _ALIGN
+        return self._buffer[start : start + nbytes]
+
+    def _stacked(self, samples: Any, *, collate_fn_map: Any = None) -> Any:
+        """Stacks tensors in the slot, or as torch does if they do not fit."""
+        first = samples[0]
+        is_plain = first.device.type == "cpu" and first.layout == torch.strided and not first.is_nested
+        is_alike = is_plain and all(sample.shape == first.shape and sample.dtype == first.dtype for sample in samples)
+        nbytes = len(samples) * first.numel() * first.element_size() if is_alike else 0
+        place = self._take(nbytes) if nbytes else None
+        if place is None:
+            return default_collate_fn_map[torch.Tensor](samples, collate_fn_map=collate_fn_map)
+        out = place.view(first.dtype).view(len(samples), *first.shape)
+        return torch.stack(samples, 0, out=out)
+
+    def _packed(self, samples: list[Any], worker: int, slot: Slot) -> Any:
+        batch = self._collated(samples)
+        start = self._buffer.data_ptr()
+        leaves, structure = _pytree.tree_flatten(batch)
         for place, leaf in enumerate(leaves):
-            if type(leaf) is tuple and len(leaf) == 2 and isinstance(leaf[0], _Place):
-                at, tensor = leaf
-                _view(buffer, at).copy_(tensor)
-                leaves[place] = at
+            if not (isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.layout == torch.strided):
+                continue
+            size = leaf.numel() * leaf.element_size()
+            offset = leaf.data_ptr() - start
+            if not (size and 0 <= offset < self._used):
+                into = self._take(size)
+                if into is None:
+                    return self._unshared(leaves, structure, start)
+                into.view(leaf.dtype).view(leaf.shape).copy_(leaf)
+                offset = into.data_ptr() - start if size else 0
+            leaves[place] = _Place(offset, size, leaf.dtype, tuple(leaf.shape))
+        if self._used == 0:
+            return batch
+        nbytes = min(self._used, self._buffer.numel())
         slot.nbytes = nbytes
-        return _Packed(worker.id, slot.publish(), nbytes, leaves, structure)
+        return _Packed(worker, slot.publish(), nbytes, leaves, structure)
+
+    def _unshared(self, leaves: list[Any], structure: Any, start: int) -> Any:
+        """Returns a batch that does not fit into the slot, without the slot."""
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, _Place):
+                leaves[place] = _view(self._buffer, leaf).clone()
+            elif isinstance(leaf, torch.Tensor) and 0 <= leaf.data_ptr() - start < self._buffer.numel():
+                leaves[place] = leaf.clone()
+        return _pytree.tree_unflatten(leaves, structure)
 
 
 def _view(buffer: Any, at: _Place) -> Any:
@@ -116,7 +168,9 @@ class DataLoader:
         **options: Any,
     ):
         self._device = None if device is None else torch.device(device)
-        waiting = 1 << ((prefetch_factor or 2) - 1).bit_length()
+        # torch's loader asks for the next batch before the trainer has received the one that it
+        # awaits, so one batch more than the prefetched ones may wait.
+        waiting = 1 << (prefetch_factor or 2).bit_length()
         # A worker never waits: a batch that the trainer awaits is among the newest ones, and
         # batches of an iteration that was given up are replaced.
         self._channels = [
@@ -132,7 +186,7 @@ class DataLoader:
         self._loader = torch.utils.data.DataLoader(
             dataset,
             num_workers=num_workers,
-            collate_fn=_Pack(collate_fn or default_collate, handles),
+            collate_fn=_Pack(collate_fn, handles),
             prefetch_factor=prefetch_factor,
             **options,
         )

@@ -1,14 +1,15 @@
-//! Consumers and the items that they receive.
+//! Consumers.
 
-use super::core::{ChannelCore, MemberEvent};
-use super::layout::{ArrayLayout, CORRUPT, ItemHead, USER_BYTES};
+use super::core::ChannelCore;
+use super::events::check_interrupt;
+use super::item::{ConsumerShared, Item, may_succeed_later};
+use super::member::Member;
 use crate::api::command::Command;
 use crate::api::event::{Event, Notifier, Reached};
-use crate::api::memory::MemoryRange;
 use crate::api::queue::Queue;
-use crosshandle_events::channel::{self, ChannelError, MemberKey, Presence, Received};
+use crosshandle_events::channel::{self, ChannelError, LIVENESS_INTERVAL, Presence, Received};
 use crosshandle_ipc::channel::ChannelRole;
-use crosshandle_types::SharedBytes;
+use crosshandle_os::process;
 use crosshandle_types::error::{ChannelFault, Error, Result};
 use crosshandle_types::sync::Deadline;
 use futures_core::Stream;
@@ -31,58 +32,40 @@ pub struct Consumer {
     shared: Arc<ConsumerShared>,
     /// An item whose commands were not complete at the deadline of an earlier call.
     pending: Option<Item>,
-    /// Signalled by producers when there may be an item.
-    wake: Option<Arc<Event>>,
     notifier: Option<Notifier>,
     awaited: Option<Reached>,
+    polling: Polling,
 }
 
-/// The parts of a consumer that its items use.
-struct ConsumerShared {
-    core: Arc<ChannelCore>,
-    key: MemberKey,
-    /// Places of the consumer's list whose slots were freed, one bit for each.
-    freed: AtomicU32,
-    /// Places whose slots are freed by signals.
-    deferred: AtomicU32,
-    /// Signalled by queues when slots are free.
-    work: std::sync::OnceLock<Event>,
-    wake: std::sync::OnceLock<Arc<Event>>,
-    writing: crosshandle_types::sync::Mutex<()>,
+/// How often a consumer that finds no item looks for deaths, which takes longer than the poll.
+#[derive(Default)]
+struct Polling {
+    /// When the consumer read the clock, by the system's monotonic clock.
+    last: u64,
+    /// Number of polls until the consumer reads the clock again.
+    skipped: u32,
 }
 
-impl ConsumerShared {
-    fn write_card(&self) -> Result<()> {
-        let _writing = self.writing.lock();
-        let (work, wake) = (self.work.get(), self.wake.get());
-        let wake = wake.map(|wake| &**wake);
-        self.core
-            .write_card(ChannelRole::Consumer, self.key, work, wake)
-    }
-}
+impl Polling {
+    /// Number of polls in a tight loop for which the consumer reads the clock once.
+    const POLLS: u32 = 32;
+    /// Longest time in nanoseconds between two readings in a tight loop.
+    const TIGHT: u64 = 100_000;
 
-impl Drop for ConsumerShared {
-    fn drop(&mut self) {
-        if self.core.is_inherited() {
-            return;
+    /// Returns whether the consumer may look for deaths after this poll.
+    #[inline]
+    fn is_due(&mut self) -> bool {
+        if self.skipped > 0 {
+            self.skipped -= 1;
+            return false;
         }
-        let (control, words) = (&self.core.control, self.core.words());
-        control.disarm(ChannelRole::Consumer, self.key.index);
-        words.remove_consumer(self.key);
-        self.core.wake_armed(ChannelRole::Producer);
+        let now = process::monotonic_nanoseconds();
+        if now.saturating_sub(self.last) < Self::TIGHT {
+            self.skipped = Self::POLLS;
+        }
+        self.last = now;
+        true
     }
-}
-
-/// A received item, which can be read until it is dropped. Its slot is then free for other items.
-///
-/// An item may be read and dropped on any thread. It keeps the channel open.
-pub struct Item {
-    shared: Arc<ConsumerShared>,
-    /// `None` only while the item is being dropped.
-    item: Option<channel::Item>,
-    head: ItemHead,
-    /// The producer's signal after which the item is complete.
-    ready: Option<(Event, u64)>,
 }
 
 /// Tokens of the signals that make the descriptor readable: of a producer, and of the commands that
@@ -90,6 +73,7 @@ pub struct Item {
 const WAKE: u64 = 0;
 const COMPLETION: u64 = 1;
 const RECEIVING: &str = "waiting for an item of a channel";
+const RELEASING: &str = "waiting for a queue that releases items of a channel";
 
 impl Consumer {
     pub(super) fn join(core: &Arc<ChannelCore>) -> Result<Self> {
@@ -97,23 +81,17 @@ impl Consumer {
         let joined = core.words().join_consumer(core.control.owner(), &**core);
         let state = joined.map_err(|error| ChannelCore::error(error, RECEIVING))?;
         let shared = Arc::new(ConsumerShared {
-            core: Arc::clone(core),
-            key: state.key(),
+            member: Member::new(core, ChannelRole::Consumer, state.key())?,
             freed: AtomicU32::new(0),
             deferred: AtomicU32::new(0),
-            work: Default::default(),
-            wake: Default::default(),
-            writing: Default::default(),
         });
-        core.begin_unarmed(ChannelRole::Consumer, shared.key);
-        shared.write_card()?;
         Ok(Self {
             state,
             shared,
             pending: None,
-            wake: None,
             notifier: None,
             awaited: None,
+            polling: Polling::default(),
         })
     }
 
@@ -122,7 +100,8 @@ impl Consumer {
     /// # Errors
     /// - [`ChannelFault::Closed`] if all producers have left and no item is left. If one of them
     ///   died, [`ChannelFault::ProducerDied`]. A channel that awaits producers returns neither.
-    /// - [`ChannelFault::TooManyHeld`] if the consumer has its maximum number of items.
+    /// - [`ChannelFault::TooManyHeld`] if the consumer has its maximum number of items. If queues
+    ///   will release some of them ([`Item::release_on`]), the call waits for the queues instead.
     /// - [`ChannelFault::Corrupt`] for an invalid item, which is skipped.
     /// - [`Error::PeerDied`] or [`Error::CommandFailed`] for an item whose commands failed. The
     ///   item is skipped.
@@ -138,7 +117,8 @@ impl Consumer {
         self.receive_by(Deadline::after(timeout))
     }
 
-    /// Receives the next item, or returns `None` if none is waiting.
+    /// Receives the next item, or returns `None` if none is waiting. Also returns `None` if the
+    /// consumer has its maximum number of items, and queues will release some of them.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -163,7 +143,13 @@ impl Consumer {
                 Ok(Some(newer)) => latest = newer,
                 // A consumer that can hold no other item drops this one first.
                 Err(Error::Channel(ChannelFault::TooManyHeld))
-                    if self.shared.core.words().has_item(&self.state) =>
+                    if self.shared.core().words().has_item(&self.state) =>
+                {
+                    drop(latest);
+                    latest = self.receive_by(deadline)?;
+                }
+                Ok(None)
+                    if self.is_blocked() && self.shared.core().words().has_item(&self.state) =>
                 {
                     drop(latest);
                     latest = self.receive_by(deadline)?;
@@ -181,13 +167,22 @@ impl Consumer {
     /// # Errors
     /// As [`receive_timeout`](Self::receive_timeout), and the errors of [`Queue::submit`].
     pub fn receive_on(&mut self, queue: &Queue, timeout: Duration) -> Result<Item> {
+        let deadline = Deadline::after(timeout);
         let mut item = match self.pending.take() {
             Some(item) => item,
-            None => self.published_by(Deadline::after(timeout))?,
+            None => self.published_by(deadline)?,
         };
-        if let Some((event, number)) = item.ready.take() {
-            queue.submit(Command::barrier().after_value(&event, number))?;
+        if let Err(error) = item.open_event(deadline) {
+            return self.keep_for_later(item, error);
         }
+        if let Some((event, number)) = item.signal()
+            && let Err(error) = queue.submit(Command::barrier().after_value(event, number))
+        {
+            // Another call may receive the item.
+            self.pending = Some(item);
+            return Err(error);
+        }
+        item.set_complete();
         Ok(item)
     }
 
@@ -197,49 +192,101 @@ impl Consumer {
             Some(item) => item,
             None => self.published_by(deadline)?,
         };
-        match item.ready {
-            None => Ok(item),
-            Some(_) => self.complete(item, deadline),
+        match item.is_complete() {
+            true => Ok(item),
+            false => self.complete(item, deadline),
         }
     }
 
     /// Waits until an item is complete. At the deadline the item becomes pending.
+    #[cold]
     fn complete(&mut self, mut item: Item, deadline: Deadline) -> Result<Item> {
-        let waited = match &item.ready {
+        let opened = item.open_event(deadline);
+        let waited = opened.and_then(|()| match item.signal() {
             None => Ok(()),
-            Some((event, number)) => event.wait_value_timeout(*number, deadline.timeout()),
-        };
+            Some((event, number)) => event.wait_value_timeout(number, deadline.timeout()),
+        });
         match waited {
             Ok(()) => {
-                item.ready = None;
+                item.set_complete();
                 Ok(item)
             }
-            Err(error) => {
-                if error.is_timeout() {
-                    self.pending = Some(item);
-                }
-                Err(error)
-            }
+            Err(error) => self.keep_for_later(item, error),
         }
+    }
+
+    /// Makes an item pending that cannot be received because of an error, or skips it.
+    fn keep_for_later<T>(&mut self, item: Item, error: Error) -> Result<T> {
+        if may_succeed_later(&error) {
+            self.pending = Some(item);
+        }
+        Err(error)
     }
 
     /// Receives the next published item, whose commands may not be complete.
     #[inline]
     fn published_by(&mut self, deadline: Deadline) -> Result<Item> {
-        self.shared.core.check_birth()?;
-        self.reuse_places();
-        let core = &*self.shared.core;
-        let received = core
-            .words()
-            .receive(&mut self.state, core, deadline.instant());
-        let item = received.map_err(|error| {
-            if error == ChannelError::TimedOut {
-                core.look_for_deaths();
+        self.shared.core().check_birth()?;
+        loop {
+            self.reuse_places();
+            let core = self.shared.core();
+            let received = core
+                .words()
+                .receive(&mut self.state, core, deadline.instant());
+            match received {
+                Ok(item) => {
+                    core.wake_armed(ChannelRole::Producer);
+                    return Item::wrap(&self.shared, item);
+                }
+                Err(ChannelError::TooManyHeld) if self.state.has_deferred() => {
+                    self.await_release(deadline)?;
+                }
+                Err(error) => {
+                    if error == ChannelError::TimedOut {
+                        core.look_for_deaths();
+                    }
+                    return Err(ChannelCore::error(error, RECEIVING));
+                }
             }
-            ChannelCore::error(error, RECEIVING)
-        })?;
-        core.wake_armed(ChannelRole::Producer);
-        self.wrap(item)
+        }
+    }
+
+    /// Waits a short time until a queue releases an item of this consumer.
+    #[cold]
+    fn await_release(&self, deadline: Deadline) -> Result<()> {
+        if deadline.is_over() {
+            return Err(Error::TimedOut(RELEASING));
+        }
+        check_interrupt()?;
+        if let Some((work, number)) = self.next_release() {
+            // The result of the commands does not matter. Items may be dropped meanwhile, so the
+            // caller looks again from time to time.
+            let _ = work.wait_value_timeout(number, deadline.remaining_within(LIVENESS_INTERVAL));
+        }
+        Ok(())
+    }
+
+    /// Returns the next signal that releases an item of this consumer.
+    fn next_release(&self) -> Option<(&Event, u64)> {
+        let number = self.shared.core().words().next_release(&self.state)?;
+        Some((self.shared.member.work()?, number))
+    }
+
+    /// Returns whether the consumer can receive no item until a queue has released one.
+    fn is_blocked(&self) -> bool {
+        self.pending.is_none()
+            && self.state.has_deferred()
+            && self.shared.core().words().is_full(&self.state)
+    }
+
+    /// Returns the signal after which an attempt to receive an item is worthwhile, although no
+    /// producer wakes this consumer.
+    fn awaited_signal(&self) -> Option<(&Event, u64)> {
+        match &self.pending {
+            Some(item) => item.signal(),
+            None if self.is_blocked() => self.next_release(),
+            None => None,
+        }
     }
 
     /// Receives the next complete item if there is one.
@@ -247,19 +294,17 @@ impl Consumer {
         let item = match self.pending.take() {
             Some(item) => item,
             None => {
-                self.shared.core.check_birth()?;
+                self.shared.core().check_birth()?;
                 self.reuse_places();
-                let core = &*self.shared.core;
-                let received = core.words().try_receive(&mut self.state);
-                match received.map_err(|error| ChannelCore::error(error, RECEIVING))? {
-                    Received::Item(item) => {
+                let core = self.shared.core();
+                match core.words().try_receive(&mut self.state) {
+                    Ok(Received::Item(item)) => {
                         core.wake_armed(ChannelRole::Producer);
-                        self.wrap(item)?
+                        Item::wrap(&self.shared, item)?
                     }
-                    Received::Empty => {
-                        core.look_for_deaths();
-                        return self.end_or_last();
-                    }
+                    Ok(Received::Empty) => return self.look_again(),
+                    Err(ChannelError::TooManyHeld) if self.state.has_deferred() => return Ok(None),
+                    Err(error) => return Err(ChannelCore::error(error, RECEIVING)),
                 }
             }
         };
@@ -269,19 +314,35 @@ impl Consumer {
     /// Returns an item that is complete. Otherwise the item becomes pending.
     #[inline]
     fn complete_or_keep(&mut self, mut item: Item) -> Result<Option<Item>> {
-        if let Some((event, number)) = &item.ready {
-            if !event.try_wait_value(*number)? {
-                self.pending = Some(item);
-                return Ok(None);
+        if !item.is_complete() {
+            match item.try_complete() {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.pending = Some(item);
+                    return Ok(None);
+                }
+                Err(error) => return self.keep_for_later(item, error),
             }
-            item.ready = None;
         }
         Ok(Some(item))
     }
 
+    /// Looks closer after no item was found.
+    fn look_again(&mut self) -> Result<Option<Item>> {
+        let core = self.shared.core();
+        if !self.polling.is_due() {
+            return self.end_or_last();
+        }
+        let was_replaced = core.look_for_deaths() && core.words().skip_replaced(&mut self.state);
+        match was_replaced {
+            true => self.look(),
+            false => self.end_or_last(),
+        }
+    }
+
     /// Returns whether more items can come, after no item was found.
     fn end_or_last(&mut self) -> Result<Option<Item>> {
-        let core = Arc::clone(&self.shared.core);
+        let core = self.shared.core();
         let Presence::Gone { died } = core.words().producers() else {
             return Ok(None);
         };
@@ -291,18 +352,15 @@ impl Consumer {
         // A producer may have published an item before it left.
         let received = core.words().try_receive(&mut self.state);
         match received.map_err(|error| ChannelCore::error(error, RECEIVING))? {
-            Received::Item(item) => self.wrap_complete(item),
+            Received::Item(item) => {
+                let item = Item::wrap(&self.shared, item)?;
+                self.complete_or_keep(item)
+            }
             Received::Empty => Err(Error::Channel(match died {
                 true => ChannelFault::ProducerDied,
                 false => ChannelFault::Closed,
             })),
         }
-    }
-
-    /// Wraps an item if it is complete. Otherwise the item becomes pending.
-    fn wrap_complete(&mut self, item: channel::Item) -> Result<Option<Item>> {
-        let item = self.wrap(item)?;
-        self.complete_or_keep(item)
     }
 
     /// Makes places available again whose items were dropped or whose signals are complete.
@@ -316,55 +374,9 @@ impl Consumer {
             self.state.defer(shared.deferred.swap(0, Ordering::Acquire));
         }
         if self.state.has_deferred() {
-            let own = OwnSignals(shared);
-            shared.core.words().release_complete(&mut self.state, &own);
+            let words = shared.core().words();
+            words.release_complete(&mut self.state, &**shared);
         }
-    }
-
-    #[inline]
-    fn wrap(&self, item: channel::Item) -> Result<Item> {
-        let core = &*self.shared.core;
-        let (plan, slot) = (&core.plan, item.slot());
-        let head = core
-            .items()
-            .and_then(|items| plan.layout.load_head(items, slot, plan));
-        let head = match head {
-            Ok(head) => head,
-            Err(error) => {
-                self.shared.free(item);
-                return Err(error);
-            }
-        };
-        let mut item = Item {
-            shared: Arc::clone(&self.shared),
-            item: Some(item),
-            head,
-            ready: None,
-        };
-        if head.signal != 0 {
-            item.ready = Some((self.producer_event(&head)?, head.signal));
-        }
-        Ok(item)
-    }
-
-    #[cold]
-    fn producer_event(&self, head: &ItemHead) -> Result<Event> {
-        let (index, generation) = head.producer;
-        let key = MemberKey {
-            index,
-            generation,
-            owner: 0,
-        };
-        let core = &self.shared.core;
-        core.event_of(ChannelRole::Producer, key, MemberEvent::Work)
-            .map_err(|error| match error {
-                // The producer died before this process opened its event.
-                Error::ExporterGone { .. } | Error::Stale => {
-                    Error::Channel(ChannelFault::ProducerDied)
-                }
-                Error::Handle(_) => CORRUPT,
-                error => error,
-            })
     }
 
     /// Returns the number of items of a broadcast that were replaced before this consumer received
@@ -375,7 +387,7 @@ impl Consumer {
 
     /// Returns how many producers and consumers are alive.
     pub fn members(&self) -> (usize, usize) {
-        super::members(&self.shared.core)
+        super::members(self.shared.core())
     }
 
     /// Returns a future that receives the next item.
@@ -392,7 +404,7 @@ impl Consumer {
     pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>> {
         if self.notifier.is_none() {
             self.notifier = Some(Notifier::new()?);
-            let (event, next) = self.arm()?;
+            let (event, next) = self.shared.member.arm()?;
             self.notify(&event, next)?;
             // Items that were published before now make the descriptor readable at once.
             let _ = event.signal();
@@ -410,14 +422,12 @@ impl Consumer {
 
     /// Asks producers to make the descriptor readable, and looks again.
     fn look_and_arm(&mut self) -> Result<Option<Item>> {
-        let (event, next) = self.arm()?;
+        let (event, next) = self.shared.member.arm()?;
         self.notify(&event, next)?;
         let looked = self.look();
-        if let Some(pending) = &self.pending
-            && let Some((event, number)) = &pending.ready
-        {
+        if let Some((event, number)) = self.awaited_signal() {
             let notifier = self.notifier.as_ref().expect("the caller has checked");
-            notifier.add(event, *number, COMPLETION)?;
+            notifier.add(event, number, COMPLETION)?;
         }
         if !matches!(looked, Ok(None)) {
             // The loop continues until there is no item, so the descriptor stays readable.
@@ -426,34 +436,10 @@ impl Consumer {
         looked
     }
 
-    /// Asks producers to signal this consumer, and returns the number of the next signal.
-    fn arm(&mut self) -> Result<(Arc<Event>, u64)> {
-        let core = &self.shared.core;
-        let event = match &self.wake {
-            Some(event) => Arc::clone(event),
-            None => {
-                let event = Arc::new(core.create_event()?);
-                core.note_wake(&event);
-                let _ = self.shared.wake.set(Arc::clone(&event));
-                self.shared.write_card()?;
-                self.wake = Some(Arc::clone(&event));
-                event
-            }
-        };
-        if !core.control.watch_peers() {
-            core.control.remove_dead();
-        }
-        let next = event.submitted() + 1;
-        core.control.arm(ChannelRole::Consumer, self.shared.key);
-        Ok((event, next))
-    }
-
     fn disarm(&self) {
-        let shared = &self.shared;
         // After a fork the request belongs to the parent.
-        if self.notifier.is_none() && !shared.core.is_inherited() {
-            let control = &shared.core.control;
-            control.disarm(ChannelRole::Consumer, shared.key.index);
+        if self.notifier.is_none() && !self.shared.core().is_inherited() {
+            self.shared.member.disarm();
         }
     }
 
@@ -467,16 +453,16 @@ impl Consumer {
             }
             let mut looked = self.look();
             if matches!(looked, Ok(None)) {
-                if let Some(pending) = &self.pending {
-                    let (event, number) = pending.ready.as_ref().expect("it is incomplete");
-                    self.awaited = Some(event.reached(*number));
+                if let Some((event, number)) = self.awaited_signal() {
+                    self.awaited = Some(event.reached(number));
                     continue;
                 }
-                let (event, next) = self.arm()?;
+                let (event, next) = self.shared.member.arm()?;
                 // A producer may have published an item before it could see the request.
                 looked = self.look();
-                if matches!(looked, Ok(None)) && self.pending.is_none() {
-                    self.awaited = Some(event.reached(next));
+                if matches!(looked, Ok(None)) {
+                    let (event, number) = self.awaited_signal().unwrap_or((&event, next));
+                    self.awaited = Some(event.reached(number));
                 }
             }
             match looked {
@@ -497,10 +483,10 @@ impl Consumer {
 impl Drop for Consumer {
     fn drop(&mut self) {
         self.pending = None;
-        let core = &self.shared.core;
+        let core = self.shared.core();
         // Items of this consumer may live longer, but producers no longer wait for it.
         if !core.is_inherited() {
-            core.words().retire_consumer(self.shared.key);
+            core.words().retire_consumer(self.shared.member.key);
             core.wake_armed(ChannelRole::Producer);
         }
     }
@@ -536,190 +522,5 @@ impl Stream for Consumer {
             Err(Error::Channel(ChannelFault::Closed)) => None,
             result => Some(result),
         })
-    }
-}
-
-/// This consumer's own view of its signals.
-struct OwnSignals<'a>(&'a ConsumerShared);
-
-impl channel::Peers for OwnSignals<'_> {
-    fn is_dead(&self, _: u16) -> bool {
-        false
-    }
-
-    fn is_complete(&self, _: MemberKey, number: u64) -> bool {
-        let work = self.0.work.get();
-        work.is_none_or(|event| !matches!(event.try_wait_value(number), Ok(false)))
-    }
-}
-
-impl ConsumerShared {
-    fn free(&self, item: channel::Item) {
-        let place = self.core.words().free(self.key, item);
-        self.freed.fetch_or(place, Ordering::Release);
-    }
-
-    fn work(&self) -> Result<&Event> {
-        if let Some(event) = self.work.get() {
-            return Ok(event);
-        }
-        let event = self.core.create_event()?;
-        let event = self.work.get_or_init(|| event);
-        self.write_card()?;
-        Ok(event)
-    }
-}
-
-impl Item {
-    fn core(&self) -> &ChannelCore {
-        &self.shared.core
-    }
-
-    fn slot(&self) -> u16 {
-        self.item.as_ref().map_or(0, channel::Item::slot)
-    }
-
-    /// Returns the item's number. The first item of a channel has the number 0.
-    pub fn number(&self) -> u64 {
-        self.item.as_ref().map_or(0, channel::Item::number)
-    }
-
-    /// Returns the time at which the item was published, in nanoseconds of the system's monotonic
-    /// clock.
-    pub fn time(&self) -> u64 {
-        self.head.time
-    }
-
-    /// Returns the length in bytes.
-    pub fn len(&self) -> usize {
-        self.head.len
-    }
-
-    /// Returns whether the item has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.head.len == 0
-    }
-
-    /// Returns the type and the shape, if the item is an array.
-    pub fn array(&self) -> Option<&ArrayLayout> {
-        self.head.array.as_ref()
-    }
-
-    /// Returns the bytes that the producer has added with
-    /// [`Slot::set_user`](super::Slot::set_user).
-    ///
-    /// # Errors
-    /// None in practice.
-    pub fn user(&self) -> Result<UserBytes> {
-        let mut user = UserBytes {
-            bytes: [0; USER_BYTES],
-            len: self.head.user,
-        };
-        let into = &mut user.bytes[..usize::from(self.head.user)];
-        let core = self.core();
-        core.plan
-            .layout
-            .load_user(core.items()?, self.slot(), into)?;
-        Ok(user)
-    }
-
-    /// Returns the contents for access by the host.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for contents that the host cannot access.
-    #[inline]
-    pub fn bytes(&self) -> Result<SharedBytes<'_>> {
-        self.core().content_bytes(self.slot(), self.head.len)
-    }
-
-    /// Copies a part of the contents. If the host cannot access them, a queue of the device copies
-    /// them, and the call waits for it.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if the part is not inside the item.
-    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
-        if offset
-            .checked_add(into.len())
-            .is_none_or(|end| end > self.head.len)
-        {
-            return Err(Error::invalid(format!(
-                "{} bytes at {offset} are not inside an item of {} bytes",
-                into.len(),
-                self.head.len
-            )));
-        }
-        self.core().read_content(self.slot(), offset, into)
-    }
-
-    /// Returns a copy of the contents.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
-    pub fn to_vec(&self) -> Result<Vec<u8>> {
-        let mut contents = vec![0; self.head.len];
-        self.read(0, &mut contents)?;
-        Ok(contents)
-    }
-
-    /// Returns the memory of the contents for commands.
-    ///
-    /// # Errors
-    /// None in practice.
-    pub fn range(&self) -> Result<MemoryRange> {
-        self.core().content_range(self.slot(), self.head.len)
-    }
-
-    /// Returns the address of the contents, as [`Memory::as_ptr`](crate::Memory::as_ptr) does.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.core().content_pointer(self.slot())
-    }
-
-    /// Drops the item, and frees its slot when all commands are complete that were submitted to the
-    /// queue before. Until then the slot is one of those that the consumer has.
-    ///
-    /// # Errors
-    /// The errors of [`Queue::signal`]. The item is then dropped at once.
-    pub fn release_on(mut self, queue: &Queue) -> Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let number = queue.signal_numbered(shared.work()?)?;
-        if let Some(item) = self.item.take() {
-            let place = shared.core.words().free_after(shared.key, item, number);
-            shared.deferred.fetch_or(place, Ordering::Release);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Item {
-    fn drop(&mut self) {
-        if let Some(item) = self.item.take()
-            && !self.shared.core.is_inherited()
-        {
-            self.shared.free(item);
-        }
-    }
-}
-
-impl fmt::Debug for Item {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Item")
-            .field("number", &self.number())
-            .field("len", &self.len())
-            .finish_non_exhaustive()
-    }
-}
-
-/// The bytes that a producer has added to an item.
-#[derive(Clone, Copy, Debug)]
-pub struct UserBytes {
-    bytes: [u8; USER_BYTES],
-    len: u8,
-}
-
-impl std::ops::Deref for UserBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
     }
 }

@@ -1,44 +1,28 @@
 //! The shared core of a channel's objects in this process.
 
-use super::layout::{CORRUPT, Plan};
+use super::events::{MemberEvent, MemberEvents, check_interrupt, is_same};
+use super::layout::Plan;
 use crate::api::command::Command;
 use crate::api::context::Context;
-use crate::api::event::{Event, EventOptions};
+use crate::api::event::Event;
 use crate::api::memory::{Memory, MemoryRange};
 use crate::api::queue::Queue;
 use crosshandle_events::channel::{Channel, ChannelError, LIVENESS_INTERVAL, MemberKey, Peers};
-use crosshandle_handle::EventHandle;
-use crosshandle_ipc::channel::{CARD_WORDS, ChannelControl, ChannelRole};
+use crosshandle_ipc::channel::{ChannelControl, ChannelRole};
 use crosshandle_ipc::platform::Os;
 use crosshandle_os::fork::Birth;
 use crosshandle_os::process;
 use crosshandle_os::socket::interrupt;
 use crosshandle_types::error::{ChannelFault, Error, Result};
-use crosshandle_types::sync::{HashMap, Mutex};
+use crosshandle_types::sync::{Deadline, Mutex};
 use crosshandle_types::{Access, AllocationOptions, MemoryKind, SharedBytes};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The events of a member, as an index of its card's halves.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum MemberEvent {
-    /// Signalled by queues: an item is complete, or a slot is free.
-    Work,
-    /// Signalled by other members: this member may continue.
-    Wake,
-}
-
-/// Number of words of a card that contain the handle of one event.
-const EVENT_WORDS: usize = CARD_WORDS / 2;
-
-/// The events of other members that this process has opened, with the members' generations.
-type OpenedEvents = HashMap<(bool, u8, MemberEvent), (u32, Event)>;
-
-/// Longest time for which a producer that reserves a slot waits for a consumer's answer.
-const RESERVING_LIMIT: Duration = Duration::from_millis(1);
-/// Time after a missing answer in which no producer asks the same consumer.
-const UNANSWERED_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after which a producer looks again at a slot that a dying process may still write.
+const RETRY: Duration = Duration::from_millis(1);
+pub(super) const WRITING: &str = "waiting for queues that still write all free slots of a channel";
 
 pub(super) struct ChannelCore {
     pub(super) context: Context,
@@ -52,13 +36,8 @@ pub(super) struct ChannelCore {
     pub(super) words_memory: Memory,
     /// Keeps the memory of a new channel exported.
     pub(super) _companion: Context,
-    opened: Mutex<OpenedEvents>,
-    /// Consumers that did not answer a producer in time: their generations, and the end of the
-    /// interval.
-    unanswered: Mutex<HashMap<u8, (u32, Instant)>>,
+    pub(super) events: Arc<MemberEvents>,
     transfer: Mutex<Option<Transfer>>,
-    /// The events of this process's members that are signalled when another process dies.
-    own_wakes: Mutex<Vec<Weak<Event>>>,
     /// When a call that did not sleep looked for deaths, by the system's monotonic clock.
     looked_for_deaths: AtomicU64,
     birth: Birth,
@@ -80,7 +59,14 @@ impl ChannelCore {
         slots: Option<Memory>,
         words_memory: Memory,
     ) -> Arc<Self> {
-        let core = Arc::new(Self {
+        let events = MemberEvents::new(context, &control);
+        let weak = Arc::downgrade(&events);
+        control.on_departure(Box::new(move || {
+            if let Some(events) = weak.upgrade() {
+                events.wake_own();
+            }
+        }));
+        Arc::new(Self {
             context: context.clone(),
             plan,
             control,
@@ -88,20 +74,11 @@ impl ChannelCore {
             slots: slots.map(Arc::new),
             words_memory,
             _companion: companion,
-            opened: Mutex::default(),
-            unanswered: Mutex::default(),
+            events,
             transfer: Mutex::default(),
-            own_wakes: Mutex::default(),
             looked_for_deaths: AtomicU64::new(0),
             birth: Birth::here(),
-        });
-        let weak = Arc::downgrade(&core);
-        core.control.on_departure(Box::new(move || {
-            if let Some(core) = weak.upgrade() {
-                core.departed();
-            }
-        }));
-        core
+        })
     }
 
     pub(super) fn words(&self) -> Channel<'_, Os> {
@@ -223,98 +200,6 @@ impl ChannelCore {
         }
     }
 
-    /// Creates an event of a member of this process.
-    pub(super) fn create_event(&self) -> Result<Event> {
-        self.context
-            .create_event_with(EventOptions::new().isolated(true))
-    }
-
-    /// Writes the handles of a member's events for other processes.
-    pub(super) fn write_card(
-        &self,
-        role: ChannelRole,
-        key: MemberKey,
-        work: Option<&Event>,
-        wake: Option<&Event>,
-    ) -> Result<()> {
-        let mut words = [0; CARD_WORDS];
-        for (words, event) in words.chunks_mut(EVENT_WORDS).zip([work, wake]) {
-            let Some(event) = event else { continue };
-            let handle = event.handle()?;
-            for (word, bytes) in words.iter_mut().zip(handle.as_bytes().chunks(8)) {
-                let mut padded = [0; 8];
-                padded[..bytes.len()].copy_from_slice(bytes);
-                *word = u64::from_ne_bytes(padded);
-            }
-        }
-        self.control.write_card(role, key, &words);
-        Ok(())
-    }
-
-    /// Returns an event of another member, and opens it if this process has not opened it yet.
-    ///
-    /// # Errors
-    /// The errors of [`Context::open_event`]. Also [`ChannelFault::Corrupt`] if the member has no
-    /// such event.
-    pub(super) fn event_of(
-        &self,
-        role: ChannelRole,
-        key: MemberKey,
-        which: MemberEvent,
-    ) -> Result<Event> {
-        self.event_by(role, key, which, |handle| self.context.open_event(handle))
-    }
-
-    /// Returns a consumer's event, without a long wait for the consumer's process.
-    fn event_of_releases(&self, key: MemberKey) -> Result<Event> {
-        let (role, which) = (ChannelRole::Consumer, MemberEvent::Work);
-        self.event_by(role, key, which, |handle| {
-            const OPENING: &str = "opening an event of a channel's consumer";
-            let unanswered = self.unanswered.lock().get(&key.index).copied();
-            if let Some((generation, end)) = unanswered
-                && generation == key.generation
-                && Instant::now() < end
-            {
-                return Err(Error::TimedOut(OPENING));
-            }
-            let opened = self.context.open_event_timeout(handle, RESERVING_LIMIT);
-            if opened.is_err() {
-                let end = Instant::now() + UNANSWERED_INTERVAL;
-                self.unanswered
-                    .lock()
-                    .insert(key.index, (key.generation, end));
-            }
-            opened
-        })
-    }
-
-    fn event_by(
-        &self,
-        role: ChannelRole,
-        key: MemberKey,
-        which: MemberEvent,
-        open: impl FnOnce(&EventHandle) -> Result<Event>,
-    ) -> Result<Event> {
-        let place = (role == ChannelRole::Producer, key.index, which);
-        if let Some((generation, event)) = self.opened.lock().get(&place)
-            && *generation == key.generation
-        {
-            return Ok(event.clone());
-        }
-        let card = self.control.read_card(role, key).ok_or(CORRUPT)?;
-        let half = match which {
-            MemberEvent::Work => &card[..EVENT_WORDS],
-            MemberEvent::Wake => &card[EVENT_WORDS..],
-        };
-        let bytes: Vec<u8> = half.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let handle = EventHandle::from_bytes(&bytes[..size_of::<EventHandle>()])?;
-        let event = open(&handle)?;
-        let opened = (key.generation, event.clone());
-        let former = self.opened.lock().insert(place, opened);
-        drop(former);
-        Ok(event)
-    }
-
     /// Clears the request of a former member in the place of a new one.
     pub(super) fn begin_unarmed(&self, role: ChannelRole, key: MemberKey) {
         if self.control.armed_members(role) & (1 << key.index) != 0 {
@@ -328,62 +213,119 @@ impl ChannelCore {
     pub(super) fn wake_armed(&self, role: ChannelRole) {
         let armed = self.control.armed_members(role);
         if armed != 0 {
-            self.wake_each(role, armed);
-        }
-    }
-
-    #[cold]
-    fn wake_each(&self, role: ChannelRole, mut armed: u64) {
-        while armed != 0 {
-            let index = armed.trailing_zeros() as u8;
-            armed &= armed - 1;
-            let mut member = self.control.member(role, index);
-            if member.is_none() {
-                self.control.disarm(role, index);
-                // A member that has joined in the meantime may have set the bit.
-                member = self.control.member(role, index);
-                if let Some(key) = member {
-                    self.control.arm(role, key);
-                }
-            }
-            let Some(key) = member else { continue };
-            // The bit stays set until the member itself clears it. If this process dies before it
-            // signals, the next one that changes the words signals.
-            let woken = self
-                .event_of(role, key, MemberEvent::Wake)
-                .and_then(|event| event.signal());
-            if let Err(error) = woken {
-                tracing::debug!(%error, "a member of a channel cannot be woken");
-            }
+            self.events.wake_each(role, armed);
         }
     }
 
     /// Ends the memberships of dead processes from time to time, for programs whose calls never
-    /// sleep. A sleep does so by itself.
-    pub(super) fn look_for_deaths(&self) {
+    /// sleep. A sleep does so by itself. Returns whether it was time.
+    pub(super) fn look_for_deaths(&self) -> bool {
         let now = process::monotonic_nanoseconds();
         let looked = self.looked_for_deaths.load(Ordering::Relaxed);
         if u128::from(now.saturating_sub(looked)) >= LIVENESS_INTERVAL.as_nanos() {
             self.looked_for_deaths.store(now, Ordering::Relaxed);
             self.control.remove_dead();
+            return true;
+        }
+        false
+    }
+
+    /// Ends a membership. The commands that use the member's slots have ended. `work` is the event
+    /// that queues have signalled for the member.
+    pub(super) fn end(&self, role: ChannelRole, key: MemberKey, work: Option<&Event>) {
+        let words = self.words();
+        match role {
+            ChannelRole::Producer => {
+                if let Some(work) = work {
+                    self.settle_items(key, work);
+                }
+                words.remove_producer(key);
+            }
+            ChannelRole::Consumer => words.remove_consumer(key),
+        }
+        self.events.forget(role, key);
+        self.wake_armed(match role {
+            ChannelRole::Producer => ChannelRole::Consumer,
+            ChannelRole::Consumer => ChannelRole::Producer,
+        });
+    }
+
+    /// Records the results of the commands that have produced a leaving producer's items, because
+    /// the producer's event can no longer be opened afterwards.
+    fn settle_items(&self, key: MemberKey, work: &Event) {
+        let words = self.words();
+        for slot in 0..self.plan.shape.slots() {
+            let number = words.latest_in(slot);
+            let Some((producer, signal)) = self.signal_of(slot) else {
+                continue;
+            };
+            let Some(number) = number else { continue };
+            let is_own = producer.index == key.index && producer.generation == key.generation;
+            if is_own && words.latest_in(slot) == Some(number) {
+                let has_failed = !matches!(work.try_wait_value(signal), Ok(true));
+                self.control.settle(slot, number, has_failed);
+            }
         }
     }
 
-    /// Records an event to signal when another process dies.
-    pub(super) fn note_wake(&self, event: &Arc<Event>) {
-        let mut wakes = self.own_wakes.lock();
-        wakes.retain(|wake| wake.strong_count() > 0);
-        wakes.push(Arc::downgrade(event));
+    /// Returns the producer of the latest item in a slot, and the number of its signal after which
+    /// the item is complete. Returns `None` if no queue writes the item.
+    fn signal_of(&self, slot: u16) -> Option<(MemberKey, u64)> {
+        let items = self.items().ok()?;
+        let (signal, (index, generation)) = self.plan.layout.load_signal(items, slot).ok()?;
+        let key = MemberKey {
+            index,
+            generation,
+            owner: 0,
+        };
+        (signal != 0).then_some((key, signal))
     }
 
-    /// Wakes this process's members, because another member has died or left.
-    fn departed(&self) {
-        let wakes: Vec<_> = (self.own_wakes.lock().iter())
-            .filter_map(Weak::upgrade)
-            .collect();
-        for wake in wakes {
-            let _ = wake.signal();
+    /// Returns whether a member is alive and has not left.
+    pub(super) fn is_present(&self, role: ChannelRole, key: MemberKey) -> bool {
+        is_same(self.control.member(role, key.index), key)
+    }
+
+    /// Returns whether the commands before a member's signal have ended. If the member's process
+    /// dies, they may continue until its membership ends.
+    fn has_ended(&self, role: ChannelRole, key: MemberKey, number: u64) -> bool {
+        match self.events.get(role, key, MemberEvent::Work) {
+            Ok(Some(event)) => match event.try_wait_value(number) {
+                Ok(is_complete) => is_complete,
+                Err(error) => !error.is_peer_dead(),
+            },
+            // The slot stays in use until the member answers or leaves.
+            Ok(None) | Err(_) => false,
         }
+    }
+
+    /// Waits a short time for the commands that write the latest item in a slot.
+    pub(super) fn await_written(&self, slot: u16, deadline: Deadline) -> Result<()> {
+        if deadline.is_over() {
+            return Err(Error::TimedOut(WRITING));
+        }
+        check_interrupt()?;
+        self.look_for_deaths();
+        let Some((key, signal)) = self.signal_of(slot) else {
+            return Ok(());
+        };
+        if !self.is_present(ChannelRole::Producer, key) {
+            return Ok(());
+        }
+        let deadline = deadline.min(Deadline::after(LIVENESS_INTERVAL));
+        let events = &self.events;
+        let waited = events
+            .get_by(ChannelRole::Producer, key, MemberEvent::Work, deadline)
+            .and_then(|event| event.wait_value_timeout(signal, deadline.timeout()));
+        match waited {
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            // A dying process writes until it has ended.
+            Err(error) if !error.is_timeout() => {
+                deadline.sleep(RETRY);
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Converts an error of the state machine.
@@ -395,6 +337,8 @@ impl ChannelCore {
             ChannelError::TooManyHeld => ChannelFault::TooManyHeld,
             ChannelError::NoProducer { died: true } => ChannelFault::ProducerDied,
             ChannelError::NoProducer { died: false } => ChannelFault::Closed,
+            // The caller has waited for the queue.
+            ChannelError::Unfinished { .. } => return Error::TimedOut(WRITING),
             ChannelError::Corrupt => ChannelFault::Corrupt,
         };
         Error::Channel(fault)
@@ -407,12 +351,16 @@ impl Peers for ChannelCore {
     }
 
     fn is_complete(&self, consumer: MemberKey, number: u64) -> bool {
-        match self.event_of_releases(consumer) {
-            // A failed signal also means that the commands have ended.
-            Ok(event) => !matches!(event.try_wait_value(number), Ok(false)),
-            // The slot stays held until the consumer answers or frees it itself.
-            Err(_) => false,
-        }
+        self.has_ended(ChannelRole::Consumer, consumer, number)
+    }
+
+    fn is_written(&self, slot: u16) -> bool {
+        let Some((key, signal)) = self.signal_of(slot) else {
+            return true;
+        };
+        // A producer that leaves has waited for its queues, and a dead one has ended completely.
+        !self.is_present(ChannelRole::Producer, key)
+            || self.has_ended(ChannelRole::Producer, key, signal)
     }
 
     fn before_sleep(&self) {

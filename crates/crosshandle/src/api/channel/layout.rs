@@ -424,6 +424,18 @@ impl ItemsLayout {
         })
     }
 
+    /// Returns the number of the signal after which an item is complete, or 0, and the index and
+    /// the generation of the item's producer.
+    pub(super) fn load_signal(
+        &self,
+        items: SharedBytes<'_>,
+        slot: u16,
+    ) -> Result<(u64, (u8, u32))> {
+        let mut header = Header::new_zeroed();
+        items.read(self.header(slot), header.as_mut_bytes())?;
+        Ok((header.signal, (header.producer, header.generation)))
+    }
+
     /// Writes the program's bytes of a slot.
     pub(super) fn store_user(&self, items: SharedBytes<'_>, slot: u16, user: &[u8]) -> Result<()> {
         items.write(self.header(slot) + USER_AT, user)

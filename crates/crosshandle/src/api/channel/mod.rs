@@ -60,7 +60,8 @@
 //! In a channel of a device's context, the slots are in the memory of that device.
 //! [`Producer::publish_on`] publishes an item that a queue is still writing,
 //! [`Consumer::receive_on`] makes another queue wait for it, and [`Item::release_on`] frees the
-//! slot when that queue has read it. No process waits on the host then.
+//! slot when that queue has read it. No process waits on the host then. A member that is dropped
+//! keeps its place until its queues have ended these commands.
 //!
 //! # Death
 //! The slots of a dead process return to the channel, and the survivors continue. A dead producer's
@@ -78,12 +79,16 @@
 
 mod consumer;
 mod core;
+mod events;
+mod item;
 mod layout;
+mod member;
 mod options;
 mod producer;
 
-pub use consumer::{Consumer, Item, Receiving, UserBytes};
+pub use consumer::{Consumer, Receiving};
 pub use crosshandle_types::error::ChannelFault;
+pub use item::{Item, UserBytes};
 pub use layout::{ArrayLayout, MAX_DIMENSIONS, USER_BYTES};
 pub use options::{ChannelOptions, Delivery, MAX_HELD, MAX_MEMBERS, WhenFull};
 pub use producer::{Producer, Publishing, Slot, Unpublished};
@@ -160,6 +165,7 @@ impl Channel {
         let description = Description::new(&plan, words.handle()?.as_bytes(), slots_bytes);
         description.store(items.bytes()?)?;
         let control = ChannelControl::create(words.descriptor()?, shape, !is_on_host)?;
+        control.set_name(name);
         Ok(Self {
             core: ChannelCore::new(context, companion, plan, control, items, slots, words),
             opened: None,

@@ -5,12 +5,14 @@
     reason = "a failed publication returns the slot, and boxing it would allocate"
 )]
 
-use super::core::ChannelCore;
+use super::core::{ChannelCore, WRITING};
+use super::events::check_interrupt;
 use super::layout::{ArrayLayout, ItemHead, USER_BYTES};
-use crate::api::event::{Event, Reached};
+use super::member::Member;
+use crate::api::event::Reached;
 use crate::api::memory::MemoryRange;
 use crate::api::queue::Queue;
-use crosshandle_events::channel::{self, ChannelError, MemberKey};
+use crosshandle_events::channel::{self, ChannelError, LIVENESS_INTERVAL};
 use crosshandle_ipc::channel::ChannelRole;
 use crosshandle_os::process;
 use crosshandle_types::SharedBytes;
@@ -30,30 +32,20 @@ use std::time::Duration;
 pub struct Producer {
     state: channel::Producer,
     shared: Arc<ProducerShared>,
-    /// Signalled by queues when items are complete.
-    work: Option<Event>,
-    /// Signalled by consumers when the channel has room again.
-    wake: Option<Arc<Event>>,
 }
 
 /// The parts of a producer that its slots use.
 struct ProducerShared {
-    core: Arc<ChannelCore>,
-    key: MemberKey,
-    /// Slots that were dropped without being published.
-    returned: Mutex<Vec<u16>>,
+    member: Member,
+    /// Slots that were dropped without being published, and the numbers of the signals after which
+    /// queues have written them, or 0.
+    returned: Mutex<Vec<(u16, u64)>>,
     has_returned: AtomicBool,
 }
 
-impl Drop for ProducerShared {
-    fn drop(&mut self) {
-        let core = &self.core;
-        if core.is_inherited() {
-            return;
-        }
-        core.control.disarm(ChannelRole::Producer, self.key.index);
-        core.words().remove_producer(self.key);
-        core.wake_armed(ChannelRole::Consumer);
+impl ProducerShared {
+    fn core(&self) -> &ChannelCore {
+        &self.member.core
     }
 }
 
@@ -64,6 +56,8 @@ pub struct Slot {
     shared: Arc<ProducerShared>,
     slot: u16,
     is_published: bool,
+    /// Number of the signal after which a queue has written the slot, or 0.
+    signal: u64,
     len: usize,
     user: u8,
     array: Option<ArrayLayout>,
@@ -106,57 +100,109 @@ impl Producer {
         let joined = words.join_producer(core.control.owner(), &**core);
         let state = joined.map_err(|error| ChannelCore::error(error, PUBLISHING))?;
         let shared = Arc::new(ProducerShared {
-            core: Arc::clone(core),
-            key: state.key(),
+            member: Member::new(core, ChannelRole::Producer, state.key())?,
             returned: Mutex::default(),
             has_returned: AtomicBool::new(false),
         });
-        core.begin_unarmed(ChannelRole::Producer, state.key());
-        core.write_card(ChannelRole::Producer, state.key(), None, None)?;
         // Consumers that already wait have to watch this process.
         core.wake_armed(ChannelRole::Consumer);
-        Ok(Self {
-            state,
-            shared,
-            work: None,
-            wake: None,
-        })
+        Ok(Self { state, shared })
     }
 
-    /// Reserves a slot for an item. Never waits: a channel has enough slots for all its members.
+    /// Reserves a slot for an item. A channel has enough slots for all its members, so the call
+    /// waits only for queues that still write slots: those of items that were replaced or dropped
+    /// before they were complete, and those of slots that were dropped.
     ///
     /// # Errors
     /// [`ChannelFault::TooManyHeld`](super::ChannelFault::TooManyHeld) if the producer has its
     /// maximum number of reserved slots.
     #[inline]
     pub fn reserve(&mut self) -> Result<Slot> {
-        let core = &*self.shared.core;
-        core.check_birth()?;
-        if self.shared.has_returned.load(Ordering::Relaxed) {
-            self.take_back();
+        self.reserve_by(Deadline::NEVER)
+    }
+
+    /// Reserves a slot for an item, and waits for queues for at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve). Also [`Error::TimedOut`].
+    pub fn reserve_timeout(&mut self, timeout: Duration) -> Result<Slot> {
+        self.reserve_by(Deadline::after(timeout))
+    }
+
+    /// Reserves a slot for an item without waiting.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve). Also [`Error::TimedOut`] if queues still write all free
+    /// slots.
+    pub fn try_reserve(&mut self) -> Result<Slot> {
+        self.reserve_by(Deadline::now())
+    }
+
+    #[inline]
+    fn reserve_by(&mut self, deadline: Deadline) -> Result<Slot> {
+        loop {
+            self.shared.core().check_birth()?;
+            if self.shared.has_returned.load(Ordering::Relaxed) {
+                self.take_back();
+            }
+            let core = self.shared.core();
+            match core.words().reserve(&mut self.state, core) {
+                Ok(slot) => return Ok(self.reserved(slot)),
+                Err(ChannelError::Unfinished { slot }) => core.await_written(slot, deadline)?,
+                Err(ChannelError::TooManyHeld)
+                    if self.shared.has_returned.load(Ordering::Relaxed) =>
+                {
+                    self.await_returned(deadline)?;
+                }
+                Err(error) => return Err(ChannelCore::error(error, PUBLISHING)),
+            }
         }
-        let core = &*self.shared.core;
-        let slot = core
-            .words()
-            .reserve(&mut self.state, core)
-            .map_err(|error| ChannelCore::error(error, PUBLISHING))?;
-        let plan = &core.plan;
-        Ok(Slot {
+    }
+
+    #[inline]
+    fn reserved(&self, slot: u16) -> Slot {
+        let plan = &self.shared.core().plan;
+        Slot {
             slot,
             is_published: false,
+            signal: 0,
             len: plan.array.map_or(plan.slot_size, |array| array.len()),
             user: 0,
             array: plan.array,
             shared: Arc::clone(&self.shared),
-        })
+        }
     }
 
+    /// Takes dropped slots back, except those that queues still write.
     #[cold]
     fn take_back(&mut self) {
-        self.shared.has_returned.store(false, Ordering::Relaxed);
-        for slot in std::mem::take(&mut *self.shared.returned.lock()) {
-            self.shared.core.words().cancel(&mut self.state, slot);
+        let shared = &self.shared;
+        let mut returned = shared.returned.lock();
+        returned.retain(|(slot, signal)| {
+            let is_written = *signal == 0 || shared.member.has_ended(*signal);
+            if is_written {
+                shared.core().words().cancel(&mut self.state, *slot);
+            }
+            !is_written
+        });
+        (shared.has_returned).store(!returned.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Waits a short time for a queue that writes a dropped slot.
+    #[cold]
+    fn await_returned(&self, deadline: Deadline) -> Result<()> {
+        if deadline.is_over() {
+            return Err(Error::TimedOut(WRITING));
         }
+        check_interrupt()?;
+        let numbers = (self.shared.returned.lock().iter())
+            .map(|(_, signal)| *signal)
+            .min();
+        if let (Some(number), Some(work)) = (numbers, self.shared.member.work()) {
+            // The result of the commands does not matter. The caller looks again.
+            let _ = work.wait_value_timeout(number, deadline.remaining_within(LIVENESS_INTERVAL));
+        }
+        Ok(())
     }
 
     /// Publishes the item in a slot, and returns the item's number. The first item of a channel has
@@ -196,27 +242,10 @@ impl Producer {
         slot: Slot,
         timeout: Duration,
     ) -> Result<u64, Unpublished> {
-        match self.signal_on(queue) {
+        match self.shared.member.signal_on(queue) {
             Ok(signal) => self.publish_by(slot, Deadline::after(timeout), signal),
             Err(error) => Err(Unpublished { error, slot }),
         }
-    }
-
-    fn signal_on(&mut self, queue: &Queue) -> Result<u64> {
-        if self.work.is_none() {
-            self.work = Some(self.shared.core.create_event()?);
-            self.write_card()?;
-        }
-        queue.signal_numbered(self.work.as_ref().expect("just made"))
-    }
-
-    fn write_card(&self) -> Result<()> {
-        self.shared.core.write_card(
-            ChannelRole::Producer,
-            self.shared.key,
-            self.work.as_ref(),
-            self.wake.as_deref(),
-        )
     }
 
     #[inline]
@@ -232,33 +261,39 @@ impl Producer {
         }
     }
 
+    /// Publishes a slot that is written after the producer's signal `signal`, if that is not 0.
     #[inline]
     fn try_publish_by(&mut self, slot: &mut Slot, deadline: Deadline, signal: u64) -> Result<u64> {
-        let core = &*self.shared.core;
+        let core = self.shared.core();
         core.check_birth()?;
         if !Arc::ptr_eq(&slot.shared, &self.shared) {
             return Err(Error::invalid("this slot belongs to another producer"));
         }
+        // A queue may still write a slot that could not be published before.
+        slot.signal = slot.signal.max(signal);
+        let (key, signal) = (self.shared.member.key, slot.signal);
         let head = ItemHead {
             time: process::monotonic_nanoseconds(),
             len: slot.len,
             signal,
-            producer: (self.shared.key.index, self.shared.key.generation),
+            producer: (key.index, key.generation),
             array: slot.array,
             user: slot.user,
         };
         core.plan
             .layout
             .store_head(core.items()?, slot.slot, &head)?;
-        let number = core
-            .words()
-            .publish(&mut self.state, slot.slot, core, deadline.instant())
-            .map_err(|error| {
-                if error == ChannelError::TimedOut {
-                    core.look_for_deaths();
-                }
-                ChannelCore::error(error, PUBLISHING)
-            })?;
+        let (words, state, deadline) = (core.words(), &mut self.state, deadline.instant());
+        let published = match signal {
+            0 => words.publish(state, slot.slot, core, deadline),
+            _ => words.publish_unfinished(state, slot.slot, core, deadline),
+        };
+        let number = published.map_err(|error| {
+            if error == ChannelError::TimedOut {
+                core.look_for_deaths();
+            }
+            ChannelCore::error(error, PUBLISHING)
+        })?;
         slot.is_published = true;
         core.wake_armed(ChannelRole::Consumer);
         Ok(number)
@@ -293,7 +328,7 @@ impl Producer {
 
     #[inline]
     fn send_by(&mut self, bytes: &[u8], deadline: Deadline) -> Result<u64> {
-        let mut slot = self.reserve()?;
+        let mut slot = self.reserve_by(deadline)?;
         slot.set_len(bytes.len())?;
         slot.write(0, bytes)?;
         self.try_publish_by(&mut slot, deadline, 0)
@@ -309,39 +344,9 @@ impl Producer {
         }
     }
 
-    /// Asks consumers to signal this producer, and returns the number of the next signal.
-    fn arm(&mut self) -> Result<(Arc<Event>, u64)> {
-        let core = &self.shared.core;
-        let event = match &self.wake {
-            Some(event) => Arc::clone(event),
-            None => {
-                let event = Arc::new(core.create_event()?);
-                core.note_wake(&event);
-                self.wake = Some(Arc::clone(&event));
-                self.write_card()?;
-                event
-            }
-        };
-        let core = &self.shared.core;
-        if !core.control.watch_peers() {
-            core.control.remove_dead();
-        }
-        let next = event.submitted() + 1;
-        core.control.arm(ChannelRole::Producer, self.shared.key);
-        Ok((event, next))
-    }
-
-    fn disarm(&self) {
-        let shared = &self.shared;
-        shared
-            .core
-            .control
-            .disarm(ChannelRole::Producer, shared.key.index);
-    }
-
     /// Returns how many producers and consumers are alive.
     pub fn members(&self) -> (usize, usize) {
-        super::members(&self.shared.core)
+        super::members(self.shared.core())
     }
 }
 
@@ -368,8 +373,8 @@ pub struct Publishing<'a> {
 impl Publishing<'_> {
     fn disarm(&mut self) {
         // After a fork the request belongs to the parent.
-        if std::mem::take(&mut self.is_armed) && !self.producer.shared.core.is_inherited() {
-            self.producer.disarm();
+        if std::mem::take(&mut self.is_armed) && !self.producer.shared.core().is_inherited() {
+            self.producer.shared.member.disarm();
         }
     }
 }
@@ -403,7 +408,7 @@ impl Future for Publishing<'_> {
                     return Poll::Ready(result);
                 }
             };
-            let armed = this.producer.arm();
+            let armed = this.producer.shared.member.arm();
             let (event, next) = match armed {
                 Ok(armed) => armed,
                 Err(error) => {
@@ -430,7 +435,7 @@ impl Future for Publishing<'_> {
 
 impl Slot {
     fn core(&self) -> &ChannelCore {
-        &self.shared.core
+        self.shared.core()
     }
 
     /// Returns the size of the slot in bytes.
@@ -505,7 +510,7 @@ impl Slot {
                 user.len()
             )));
         }
-        let core = &self.shared.core;
+        let core = self.core();
         core.plan
             .layout
             .store_user(core.items()?, self.slot, user)?;
@@ -529,7 +534,7 @@ impl Slot {
     /// [`Error::InvalidArgument`] if the bytes are not all inside the slot.
     #[inline]
     pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<()> {
-        self.shared.core.write_content(self.slot, offset, from)
+        self.core().write_content(self.slot, offset, from)
     }
 
     /// Returns the memory of the whole slot for commands.
@@ -549,7 +554,8 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         if !self.is_published {
-            self.shared.returned.lock().push(self.slot);
+            let returned = &self.shared.returned;
+            returned.lock().push((self.slot, self.signal));
             self.shared.has_returned.store(true, Ordering::Relaxed);
         }
     }

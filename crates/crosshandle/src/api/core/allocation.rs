@@ -225,7 +225,7 @@ impl Allocation {
             allocation: ptr::from_ref(self).addr(),
         };
         let credential =
-            exporter.export_at(&self.exports, particulars, &memory, segment.number, access)?;
+            exporter.export_at(&self.exports, particulars, memory, segment.number, access)?;
         if let Some(name) = self.name.get() {
             exporter.set_name(credential.record, &name);
         }

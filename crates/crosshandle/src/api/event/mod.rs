@@ -1,11 +1,13 @@
 //! Events, which are counters of signals that processes share.
 
 mod callback;
+pub(crate) mod device;
 mod notifier;
 mod reached;
 mod set;
 
 pub use callback::Subscription;
+pub use device::{DeviceEvent, DeviceEventAddresses};
 pub use notifier::{Notification, Notifier};
 pub use reached::{Reached, Values};
 pub use set::EventSet;
@@ -19,7 +21,7 @@ use crosshandle_types::known;
 use crosshandle_types::observe::waited;
 use crosshandle_types::sync::Deadline;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A counter of signals, shared by all processes that have it open.
@@ -79,6 +81,9 @@ pub struct Event {
     core: Arc<EventCore>,
     /// Present if this process can make handles to the event.
     exporter: Option<Arc<ContextCore>>,
+    /// Keeps the device event of an event with a single signaller, so that its counts need not be
+    /// made for each signal.
+    counted: Option<Arc<OnceLock<DeviceEvent>>>,
 }
 
 /// Options for creating or opening an event.
@@ -88,6 +93,7 @@ pub struct EventOptions {
     profiling: bool,
     low_power: bool,
     isolated: bool,
+    single_signaller: bool,
 }
 
 impl EventOptions {
@@ -124,6 +130,16 @@ impl EventOptions {
     /// An isolated event costs this process a page and a descriptor, and each importer a page.
     pub fn isolated(mut self, isolated: bool) -> Self {
         self.isolated = isolated;
+        self
+    }
+
+    /// Sets whether only device code of this process signals the event (default: no).
+    ///
+    /// Kernels and captured graphs can signal no other events, because a GPU cannot take the next
+    /// number together with hosts. [`Context::device_event`](crate::Context::device_event) returns
+    /// what a kernel needs. All other signals, also by queues and by other processes, are refused.
+    pub fn single_signaller(mut self, single_signaller: bool) -> Self {
+        self.single_signaller = single_signaller;
         self
     }
 
@@ -181,10 +197,16 @@ impl Event {
             options.mode(),
             options.isolated,
             options.profiling,
+            options.single_signaller,
             context.backend().driver_events(),
         )?;
         let exporter = is_shareable.then(|| Arc::clone(context));
-        Ok(Self { core, exporter })
+        let counted = options.single_signaller.then(Arc::default);
+        Ok(Self {
+            core,
+            exporter,
+            counted,
+        })
     }
 
     pub(crate) fn open(
@@ -193,10 +215,14 @@ impl Event {
         options: EventOptions,
         deadline: &OpenDeadline,
     ) -> Result<Self> {
-        if options.shareable.is_some() || options.profiling || options.isolated {
+        if options.shareable.is_some()
+            || options.profiling
+            || options.isolated
+            || options.single_signaller
+        {
             return Err(Error::invalid(
-                "whether an event can be shared, is isolated or takes timestamps is chosen where it is created, \
-                 not where it is opened",
+                "whether an event can be shared, is isolated, takes timestamps or has a single signaller is \
+                 chosen where it is created, not where it is opened",
             ));
         }
         let fields = handle.fields();
@@ -218,7 +244,17 @@ impl Event {
         Ok(Self {
             core,
             exporter: None,
+            counted: None,
         })
+    }
+
+    /// Returns an event that cannot make handles.
+    pub(crate) fn of(core: &Arc<EventCore>) -> Self {
+        Self {
+            core: Arc::clone(core),
+            exporter: None,
+            counted: None,
+        }
     }
 
     pub(crate) fn core(&self) -> &Arc<EventCore> {
@@ -229,6 +265,11 @@ impl Event {
     /// not clones of each other.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.core, &other.core)
+    }
+
+    /// Returns whether only device code of the event's creator signals it.
+    pub fn has_single_signaller(&self) -> bool {
+        self.core.is_single_signaller()
     }
 
     /// Gives the event a name, which tools and errors of all processes that share the event show.
@@ -428,7 +469,7 @@ impl Event {
     /// the next number.
     #[inline]
     pub fn submitted(&self) -> u64 {
-        self.core.issued()
+        self.core.submitted()
     }
 
     /// Returns the largest number such that all signals up to it have succeeded or failed.
@@ -439,7 +480,7 @@ impl Event {
 
     /// Returns the state of the event without waiting.
     pub fn status(&self) -> EventStatus {
-        let submitted = self.core.issued();
+        let submitted = self.core.submitted();
         EventStatus {
             submitted,
             completed: self.core.completed(),

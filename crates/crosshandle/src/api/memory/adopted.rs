@@ -152,7 +152,7 @@ impl Adopted {
                     allocation: ptr::from_ref(self).addr(),
                 };
                 let exported =
-                    exporter.export_at(&self.exports, particulars, &memory, self.number, access)?;
+                    exporter.export_at(&self.exports, particulars, memory, self.number, access)?;
                 if let Some(name) = self.name.get() {
                     exporter.set_name(exported.record, &name);
                 }

@@ -33,7 +33,7 @@ pub use crosshandle_ipc::broker::{SOCKET_DIR_VARIABLE, socket_directories};
 pub use crosshandle_os::cgroup::{MemoryLimit, memory_limit};
 pub use crosshandle_os::process::host_identity;
 pub use crosshandle_types::report::{
-    ContextReport, Counters, EventReport, ImporterReport, MemoryReport, ObjectAccess, ObjectKind,
-    OpenedBy, ProcessReport, Totals, UnfinishedSignal, Waiter,
+    ChannelReport, ContextReport, Counters, EventReport, ImporterReport, MemoryReport,
+    ObjectAccess, ObjectKind, OpenedBy, ProcessReport, Totals, UnfinishedSignal, Waiter,
 };
 pub use dead::{DeadSocket, dead_sockets, remove_dead};

@@ -128,7 +128,13 @@ impl VirtualRangeExport {
                     allocation: Arc::as_ptr(&self.memory).cast::<()>().addr(),
                 };
                 let (exporter, number) = (self.core.exporter(), self.number);
-                exporter.export_at(&self.exports, particulars, &self.memory, number, access)?
+                exporter.export_at(
+                    &self.exports,
+                    particulars,
+                    Arc::clone(&self.memory),
+                    number,
+                    access,
+                )?
             }
         };
         Ok(MemoryHandle::new(&Fields {

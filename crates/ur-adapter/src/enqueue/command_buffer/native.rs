@@ -2,8 +2,8 @@
 //! while it is called. They become one command of a command buffer.
 //!
 //! The driver's graph of a command buffer is created only when the command buffer is finalized. So
-//! the function gets an object of its own: a `CUgraph`, a command list, or a `cl_command_buffer_khr`. The next
-//! native command gets another one.
+//! the function gets an object of its own: a `CUgraph`, a command list, or a
+//! `cl_command_buffer_khr`. The next native command gets another one.
 
 use super::appended::{Appended, SyncPoints};
 use super::{CommandBuffer, Phase};

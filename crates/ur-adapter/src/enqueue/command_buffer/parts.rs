@@ -4,7 +4,8 @@
 //! that waits for events begins a new part, and a command that signals an event ends its part. A
 //! run submits the parts in order. When a run is submitted, the first command of each part waits
 //! for the latest signals of the part's events, or for the next signals if other processes may
-//! signal the events. The last command of a part signals the part's event. A command buffer without such commands has one part, and each run is one submission.
+//! signal the events. The last command of a part signals the part's event. A command buffer without
+//! such commands has one part, and each run is one submission.
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;

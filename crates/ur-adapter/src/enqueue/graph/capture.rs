@@ -9,7 +9,8 @@
 //! A node follows the nodes for whose events its command waits, and the nodes that precede it in
 //! its queue's order. If a command waits for an event from outside the capture, each run of the
 //! whole graph waits for one signal of that event: the latest signal when the command was recorded.
-//! If other processes may signal the event, the node waits instead, in each run for the next signal.
+//! If other processes may signal the event, the node waits instead, in each run for the next
+//! signal.
 //!
 //! A reusable event that a captured command signals represents that command's node until the
 //! capture ends. Each run signals the event again.

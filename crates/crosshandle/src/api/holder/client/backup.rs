@@ -120,7 +120,7 @@ impl Holder {
             };
             let cells = ExportCells::default();
             let credential =
-                exporter.export_at(&cells, particulars, &memory, segment, Access::ReadOnly)?;
+                exporter.export_at(&cells, particulars, memory, segment, Access::ReadOnly)?;
             let from = MemoryHandle::new(&Fields {
                 read_only: true,
                 exporter: address::exporter_id()?,

@@ -1,0 +1,250 @@
+//! Kernels signal events and wait for them, together with hosts, streams and other processes.
+
+use crate::device_code::{DeviceCode, DeviceResult};
+use crate::failure::{Failure, Verdict};
+use crate::harness::{Harness, deadline};
+use crate::suite::{Outcome, PASSED};
+use crosshandle::{Command, Context, Error, Event, EventOptions};
+use std::time::{Duration, Instant};
+
+/// Timeout of a kernel's wait that should end.
+const LONG: Duration = Duration::from_secs(8);
+
+fn single(context: &Context) -> crosshandle::Result<Event> {
+    context.create_event_with(EventOptions::new().single_signaller(true))
+}
+
+fn expect(result: DeviceResult, status: u64) -> Result<(), Failure> {
+    match result.status == status {
+        true => Ok(()),
+        false => Err(Failure::new(format!("{result:?}, not status {status}"))),
+    }
+}
+
+/// A kernel of each process signals its event and waits for the event of the other process.
+/// Processes that share a GPU run one after the other, each for its time slice, so a round takes
+/// milliseconds there.
+pub(crate) fn kernels_take_turns(harness: &Harness) -> Verdict {
+    const ROUNDS: u64 = 20;
+    let (context, peer) = harness.with_peer()?;
+    let code = DeviceCode::load(&context)?;
+    let ping = single(&context)?;
+    peer.ask("load-device-code code")?;
+    peer.ask("event pong single=yes")?;
+    peer.ask(format!("open-event ping {}", ping.handle()?))?;
+    let pong = context.open_event(&peer.ask("event-handle pong")?.remove(0).parse()?)?;
+    let millis = deadline().as_millis();
+    peer.ask(format!("start-turns code pong ping {ROUNDS} {millis}"))?;
+    code.start_turns(&ping, &pong, ROUNDS, true, deadline())?;
+    let result = code.end(2 * deadline())?;
+    expect(result, DeviceResult::COMPLETE)?;
+    assert_eq!(result.rounds, ROUNDS);
+    let theirs = peer.ask(format!("end-device-code code {millis}"))?;
+    assert_eq!(theirs, ["0", &ROUNDS.to_string()]);
+    assert_eq!((ping.submitted(), pong.completed()), (ROUNDS, ROUNDS));
+    let status = ping.status();
+    assert_eq!((status.submitted, status.completed), (ROUNDS, ROUNDS));
+    assert!(matches!(status.latest, Some(Ok(()))), "{status:?}");
+    let each = result.time / ROUNDS as u32;
+    Ok(Outcome::Passed(format!("{each:.1?} a round")))
+}
+
+/// A kernel of the peer waits for this thread and signals it. This thread sleeps in between.
+pub(crate) fn hosts_and_kernels_signal_each_other(harness: &Harness) -> Verdict {
+    const ROUNDS: u64 = 50;
+    let (context, peer) = harness.with_peer()?;
+    let ping = context.create_event()?;
+    // The words of these signals were never written, and the kernel starts after them.
+    for _ in 0..10 {
+        ping.signal()?;
+    }
+    peer.ask("load-device-code code")?;
+    peer.ask("event pong single=yes")?;
+    peer.ask(format!("open-event ping {}", ping.handle()?))?;
+    let pong = context.open_event(&peer.ask("event-handle pong")?.remove(0).parse()?)?;
+    assert!(!pong.try_wait()?);
+    let millis = deadline().as_millis();
+    peer.ask(format!("start-turns code pong ping {ROUNDS} {millis}"))?;
+    let start = Instant::now();
+    for round in 1..=ROUNDS {
+        ping.signal()?;
+        pong.wait_value_timeout(round, deadline())?;
+    }
+    let each = start.elapsed() / ROUNDS as u32;
+    let theirs = peer.ask(format!("end-device-code code {millis}"))?;
+    assert_eq!(theirs, ["0", &ROUNDS.to_string()]);
+    assert!(pong.try_wait()? && pong.try_wait_submitted()?);
+    assert_eq!(pong.latest_or_first(), ROUNDS);
+    // The lateness of a thread that sleeps until a kernel signals.
+    const SIGNALS: u64 = 20;
+    const PAUSE: Duration = Duration::from_millis(4);
+    let pause = PAUSE.as_micros();
+    peer.ask(format!("start-signals code pong {SIGNALS} 0 {pause}"))?;
+    let mut longest = Duration::ZERO;
+    for number in 1..=SIGNALS {
+        let before = Instant::now();
+        pong.wait_value_timeout(ROUNDS + number, deadline())?;
+        longest = longest.max(before.elapsed());
+    }
+    assert_eq!(pong.completed(), ROUNDS + SIGNALS);
+    Ok(Outcome::Passed(format!(
+        "{each:.1?} a round; signals every 4 ms, waited at most {longest:.1?}"
+    )))
+}
+
+/// Streams wait for kernels' signals and kernels for streams' signals. Queues signal an event with
+/// a single signaller by counting on the device.
+pub(crate) fn streams_and_kernels_signal_each_other(harness: &Harness) -> Verdict {
+    const SIGNALS: u64 = 30;
+    let (context, transfer) = harness.transfer()?;
+    let (code, peer) = (DeviceCode::load(&context)?, harness.peer()?);
+    let (counted, done) = (single(&context)?, context.create_event()?);
+    let memory = context.allocate(4096)?;
+    peer.ask("queue q")?;
+    peer.ask(format!("open-event counted {}", counted.handle()?))?;
+    peer.ask(format!("open-event done {}", done.handle()?))?;
+    // A stream of the peer waits for the kernel, and the kernel for the stream.
+    peer.ask("submit q barrier after-value=counted:3 signal=done")?;
+    assert!(!done.try_wait_value(1)?);
+    code.start_signals(&counted, 3, 0, Duration::from_micros(50))?;
+    code.end(deadline())?;
+    done.wait_value_timeout(1, deadline())?;
+    code.start_wait(&done, 2, deadline())?;
+    peer.ask("submit q barrier signal=done")?;
+    expect(code.end(deadline())?, DeviceResult::COMPLETE)?;
+    // The host runs no kernels that count.
+    if harness.is_host() {
+        return PASSED;
+    }
+    // Signals of queues and kernels share one count.
+    let queue = context.create_queue()?;
+    for _ in 0..SIGNALS {
+        let fill = Command::fill(memory.all(), &[7])?;
+        queue.submit(fill.signal(&counted))?;
+    }
+    queue.signal(&counted)?;
+    queue.finish_timeout(deadline())?;
+    assert_eq!(counted.completed(), 3 + SIGNALS + 1);
+    code.start_signals(&counted, 1, 0, Duration::ZERO)?;
+    counted.wait_value_timeout(3 + SIGNALS + 2, deadline())?;
+    code.end(deadline())?;
+    let bytes = transfer.read(&memory, 0, 4096)?;
+    assert!(bytes.iter().all(|byte| *byte == 7));
+    PASSED
+}
+
+/// A kernel waits for a process that is killed. It gets the status of a death, whether the
+/// process's kernels should have signalled or its host.
+pub(crate) fn deaths_end_waits(harness: &Harness) -> Verdict {
+    let mut report = Vec::new();
+    for (what, options) in [("kernel", "single=yes"), ("host", "")] {
+        let (context, peer) = harness.with_peer()?;
+        let code = DeviceCode::load(&context)?;
+        peer.ask("load-device-code code")?;
+        peer.ask(format!("event theirs {options}"))?;
+        let theirs = context.open_event(&peer.ask("event-handle theirs")?.remove(0).parse()?)?;
+        if !options.is_empty() {
+            // The kernel is still at work when the process is killed.
+            peer.ask("start-signals code theirs 1000000 0 300")?;
+            theirs.wait_value_timeout(3, deadline())?;
+        }
+        code.start_wait(&theirs, 1 << 20, LONG)?;
+        assert!(!theirs.try_wait_value(1 << 20)?);
+        let killed = Instant::now();
+        peer.kill();
+        let result = code.end(2 * LONG)?;
+        let took = killed.elapsed();
+        expect(result, DeviceResult::PEER_DIED)?;
+        if took > harness.promptness() {
+            return Err(Failure::new(format!("{what}: {took:?} after the kill")));
+        }
+        fails!(theirs.wait_value_timeout(1 << 20, deadline()), PeerDied);
+        report.push(format!("{what} {took:.1?}"));
+    }
+    Ok(Outcome::Passed(report.join(", ")))
+}
+
+/// A kernel's wait ends at its deadline, or when the host tells it to stop.
+pub(crate) fn deadlines_and_aborts_end_waits(harness: &Harness) -> Verdict {
+    const SHORT: Duration = Duration::from_millis(20);
+    let context = harness.context()?;
+    let code = DeviceCode::load(&context)?;
+    let event = single(&context)?;
+    code.start_wait(&event, 1, SHORT)?;
+    let result = code.end(deadline())?;
+    expect(result, DeviceResult::TIMED_OUT)?;
+    assert!(result.time >= SHORT, "{result:?}");
+    if result.time > SHORT + Duration::from_secs(2) {
+        return Err(Failure::new(format!("late: {result:?}")));
+    }
+    code.start_wait(&event, 1, LONG)?;
+    context.abort_device_code()?;
+    let aborted = code.end(deadline())?;
+    expect(aborted, DeviceResult::ABORTED)?;
+    context.clear_device_abort()?;
+    code.start_wait(&event, 1, SHORT)?;
+    expect(code.end(deadline())?, DeviceResult::TIMED_OUT)?;
+    Ok(Outcome::Passed(format!("20 ms took {:.1?}", result.time)))
+}
+
+/// Signals that a kernel fails reach hosts, streams and kernels of both processes as failures.
+pub(crate) fn failures_are_told(harness: &Harness) -> Verdict {
+    let (context, peer) = harness.with_peer()?;
+    let code = DeviceCode::load(&context)?;
+    let event = single(&context)?;
+    peer.ask(format!("open-event event {}", event.handle()?))?;
+    // Numbers 1 to 5 succeed, 6 to 14 fail, and 15 to 25 succeed.
+    code.start_signals(&event, 5, 9, Duration::ZERO)?;
+    code.end(deadline())?;
+    code.start_signals(&event, 11, 0, Duration::ZERO)?;
+    code.end(deadline())?;
+    for number in 1..=25 {
+        let is_failed = (6..=14).contains(&number);
+        match (event.try_wait_value(number), is_failed) {
+            (Ok(true), false) | (Err(Error::CommandFailed(_)), true) => {}
+            (result, _) => return Err(Failure::new(format!("{number}: {result:?}"))),
+        }
+        let theirs = peer.ask(format!("wait-value event {number} 1000"));
+        match (&theirs, is_failed) {
+            (Ok(_), false) => {}
+            (Err(refused), true) if refused.kind == "CommandFailed" => {}
+            _ => return Err(Failure::new(format!("{number} in the peer: {theirs:?}"))),
+        }
+        code.start_wait(&event, number, LONG)?;
+        let wanted = match is_failed {
+            true => DeviceResult::FAILED,
+            false => DeviceResult::COMPLETE,
+        };
+        expect(code.end(deadline())?, wanted)?;
+    }
+    PASSED
+}
+
+/// Hosts and other processes cannot signal an event with a single signaller.
+pub(crate) fn other_signallers_are_refused(harness: &Harness) -> Verdict {
+    let (context, peer) = harness.with_peer()?;
+    let event = single(&context)?;
+    fails!(event.signal(), InvalidArgument);
+    fails!(event.signal_value(5), InvalidArgument);
+    fails!(event.fail_value(5, "no"), InvalidArgument);
+    peer.ask(format!("open-event event {}", event.handle()?))?;
+    peer.ask("queue q")?;
+    for question in ["signal event", "submit q barrier signal=event"] {
+        match peer.ask(question) {
+            Err(refused) if ["InvalidArgument", "Unsupported"].contains(&&*refused.kind) => {}
+            reply => return Err(Failure::new(format!("{question}: {reply:?}"))),
+        }
+    }
+    let options = EventOptions::new().single_signaller(true);
+    fails!(
+        context.open_event_with(&event.handle()?, options),
+        InvalidArgument
+    );
+    let other = harness.context()?;
+    assert!(!other.device_event(&event)?.can_signal());
+    fails!(other.create_queue()?.signal(&event), Unsupported);
+    assert!(context.device_event(&event)?.can_signal());
+    assert_eq!((event.submitted(), event.completed()), (0, 0));
+    fails!(event.wait_timeout(Duration::from_millis(1)), TimedOut);
+    PASSED
+}

@@ -1,0 +1,98 @@
+//! Streams that other code captures into a graph.
+//!
+//! For all calls, the stream's context must be current (see `Driver::enter`).
+
+use super::library::CaptureLibrary;
+use super::{Driver, GraphHandle, StreamHandle, UserObjectHandle};
+use crosshandle_types::error::{Error, Result};
+use cudarc::driver::sys::{CUstreamCaptureStatus, CUuserObject_flags, CUuserObjectRetain_flags};
+use std::ffi::{c_uint, c_void};
+use std::ptr;
+
+/// A capture of a stream.
+#[derive(Clone, Copy)]
+pub(crate) struct Capture {
+    /// The driver's number of the capture. No other capture of the process has it.
+    pub number: u64,
+    pub graph: GraphHandle,
+}
+
+impl Driver {
+    fn captures(&self) -> Result<&CaptureLibrary> {
+        self.library.captures.as_ref().ok_or_else(|| {
+            Error::Unsupported("this NVIDIA driver lacks functions for captured streams".into())
+        })
+    }
+
+    /// Returns the active capture that records commands of a stream. Returns an error for a capture
+    /// that a call has invalidated.
+    pub(crate) fn capture(&self, stream: StreamHandle) -> Result<Capture> {
+        let mut capture = Capture {
+            number: 0,
+            graph: GraphHandle::NONE,
+        };
+        let mut status: c_uint = 0;
+        // SAFETY: the places are valid, and null asks for no dependencies.
+        self.check("cuStreamGetCaptureInfo", unsafe {
+            (self.captures()?.capture_info)(
+                stream,
+                &mut status,
+                &mut capture.number,
+                &mut capture.graph,
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        })?;
+        if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as c_uint {
+            return Err(Error::invalid(
+                "the capture of this stream is not active any more",
+            ));
+        }
+        Ok(capture)
+    }
+
+    /// Makes a graph, and all executable graphs and runs made from it, keep an object. When the
+    /// last of them has ended, the driver calls `release` on a thread that must not call the
+    /// driver.
+    ///
+    /// # Safety
+    /// The graph is being captured. `release(object)` may be called once, from any thread, and does
+    /// not unwind. It is also called if this function fails.
+    pub(crate) unsafe fn keep_in_graph(
+        &self,
+        graph: GraphHandle,
+        object: *mut c_void,
+        release: unsafe extern "C" fn(*mut c_void),
+    ) -> Result<()> {
+        let library = match self.captures() {
+            Ok(library) => library,
+            Err(error) => {
+                // SAFETY: promised by the caller.
+                unsafe { release(object) };
+                return Err(error);
+            }
+        };
+        let mut kept = UserObjectHandle::NONE;
+        let flags = CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as c_uint;
+        // SAFETY: promised by the caller.
+        let created = self.check("cuUserObjectCreate", unsafe {
+            (library.user_object_create)(&mut kept, object, release, 1, flags)
+        });
+        if let Err(error) = created {
+            // SAFETY: promised by the caller. The driver did not take the object.
+            unsafe { release(object) };
+            return Err(error);
+        }
+        let flags = CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as c_uint;
+        // SAFETY: the object is from above, and the caller vouches for the graph.
+        let retained = self.check("cuGraphRetainUserObject", unsafe {
+            (library.graph_retain)(graph, kept, 1, flags)
+        });
+        if retained.is_err() {
+            // SAFETY: this function still has its reference.
+            let code = unsafe { (library.user_object_release)(kept, 1) };
+            self.note("cuUserObjectRelease", code);
+        }
+        retained
+    }
+}

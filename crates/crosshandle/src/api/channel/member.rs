@@ -1,0 +1,135 @@
+//! Members of a channel in this process, and how they leave.
+
+use super::core::ChannelCore;
+use super::events::MemberEvent;
+use crate::api::event::Event;
+use crate::api::queue::Queue;
+use crosshandle_events::channel::MemberKey;
+use crosshandle_ipc::channel::ChannelRole;
+use crosshandle_types::error::Result;
+use crosshandle_types::sync::Mutex;
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A producer or a consumer of this process. Dropping it makes it leave the channel, as soon as the
+/// queues have ended the commands that use its slots.
+pub(super) struct Member {
+    pub(super) core: Arc<ChannelCore>,
+    pub(super) role: ChannelRole,
+    pub(super) key: MemberKey,
+    /// Signalled by queues when items are complete or slots are free.
+    work: OnceLock<Event>,
+    /// Signalled by other members when this member may continue.
+    wake: OnceLock<Event>,
+    /// The highest number of a signal of `work`.
+    last_signal: AtomicU64,
+    /// Held while an event is created and the card is written.
+    writing: Mutex<()>,
+}
+
+impl Member {
+    /// Describes a member that has just joined, and writes its card.
+    pub(super) fn new(core: &Arc<ChannelCore>, role: ChannelRole, key: MemberKey) -> Result<Self> {
+        let member = Self {
+            core: Arc::clone(core),
+            role,
+            key,
+            work: OnceLock::new(),
+            wake: OnceLock::new(),
+            last_signal: AtomicU64::new(0),
+            writing: Mutex::default(),
+        };
+        core.begin_unarmed(role, key);
+        member.write_card()?;
+        Ok(member)
+    }
+
+    fn write_card(&self) -> Result<()> {
+        let (work, wake) = (self.work.get(), self.wake.get());
+        (self.core.events).write_card(self.role, self.key, work, wake)
+    }
+
+    fn event(&self, which: MemberEvent) -> Result<&Event> {
+        let place = match which {
+            MemberEvent::Work => &self.work,
+            MemberEvent::Wake => &self.wake,
+        };
+        if let Some(event) = place.get() {
+            return Ok(event);
+        }
+        let _writing = self.writing.lock();
+        if let Some(event) = place.get() {
+            return Ok(event);
+        }
+        let event = self.core.events.create(self.role, self.key, which)?;
+        let event = place.get_or_init(|| event);
+        self.write_card()?;
+        Ok(event)
+    }
+
+    /// Returns the event that queues signal, if there is one.
+    pub(super) fn work(&self) -> Option<&Event> {
+        self.work.get()
+    }
+
+    /// Makes a queue signal this member after its earlier commands, and returns the signal's
+    /// number.
+    pub(super) fn signal_on(&self, queue: &Queue) -> Result<u64> {
+        let number = queue.signal_numbered(self.event(MemberEvent::Work)?)?;
+        self.last_signal.fetch_max(number, Ordering::Relaxed);
+        Ok(number)
+    }
+
+    /// Returns whether a signal of this member has succeeded or failed.
+    pub(super) fn has_ended(&self, number: u64) -> bool {
+        let work = self.work.get();
+        work.is_none_or(|event| !matches!(event.try_wait_value(number), Ok(false)))
+    }
+
+    /// Asks other members to signal this one, and returns the event and the number of the next
+    /// signal.
+    pub(super) fn arm(&self) -> Result<(Event, u64)> {
+        let event = self.event(MemberEvent::Wake)?;
+        let control = &self.core.control;
+        if !control.watch_peers() {
+            control.remove_dead();
+        }
+        let next = event.submitted() + 1;
+        control.arm(self.role, self.key);
+        Ok((event.clone(), next))
+    }
+
+    /// Reverts [`arm`](Self::arm).
+    pub(super) fn disarm(&self) {
+        self.core.control.disarm(self.role, self.key.index);
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let core = &self.core;
+        if core.is_inherited() {
+            return;
+        }
+        self.disarm();
+        let (role, key) = (self.role, self.key);
+        let number = self.last_signal.load(Ordering::Relaxed);
+        let Some(work) = self.work.get() else {
+            return core.end(role, key, None);
+        };
+        if number == 0 || self.has_ended(number) {
+            return core.end(role, key, Some(work));
+        }
+        // Queues still use slots, and other processes may not know the event yet.
+        let (leaving, event) = (Arc::clone(core), work.clone());
+        let awaited = work.on_signal(number, move |_| leaving.end(role, key, Some(&event)));
+        match awaited {
+            Ok(subscription) => subscription.detach(),
+            Err(error) => {
+                tracing::warn!(%error, "a member of a channel stays until this process ends");
+                mem::forget((Arc::clone(core), work.clone()));
+            }
+        }
+    }
+}
