@@ -105,7 +105,10 @@ fn page_with_figures(path: &str, page: &str, files: &Files) -> Result<(String, F
         for (suite, found) in &found {
             let Some((file, record)) = found else {
                 if !matches!(marker.kind, Kind::Plot(_)) {
-                    let command = suite.replace('-', " ");
+                    let command = match *suite {
+                        "peers-gpu" => "peers --only gpu".to_owned(),
+                        _ => suite.replace('-', " "),
+                    };
                     let _ = writeln!(
                         text,
                         "- No run is recorded yet: `cargo xtask bench {command} --record 3`."

@@ -332,6 +332,10 @@ if wants peers; then
         # shellcheck disable=SC2086
         measure peers env "PYTHONPATH=$site:$out/peers" "$here/bench" peers \
             --scripts "$here/python/bench" ${PEERS---only gpu}
+        # The page of figures shows these rows apart from those of a host without a GPU.
+        for results in "$out"/*-peers.json; do
+            [ -f "$results" ] && mv "$results" "${results%.json}-gpu.json"
+        done
     else
         row "bench peers: no torch" 0 1 0 0
     fi
