@@ -77,7 +77,7 @@ enum Task {
     Style,
     /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`,
     /// `bench host --record RUNS [--only NAME]` runs several times and keeps the results;
-    /// `bench cuda`, `bench ur`, `bench peers`, `bench python host|gpu|loader|stages [--only NAME]`.
+    /// `bench cuda`, `bench ur`, `bench peers`, `bench python host|gpu|loader|stages`.
     Bench {
         /// Arguments for the benchmark program, which `host --help` lists.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
