@@ -1,49 +1,41 @@
-"""Measures the Python module and its peers in the same run: `cargo xtask bench python`.
+"""Measures the Python module and its peers in the same run. `cargo xtask bench python` and `cargo
+xtask bench peers` run it, and make tables of the lines that it prints.
 
-    bench.py [host] [gpu] [stages] [--only TEXT]
+    bench.py host|gpu|stages|peers [--only TEXT] [--quick]
 
-`stages` compares nothing. It shows how the time of a first opening on a GPU is divided. """
+`stages` compares nothing. It shows how the time of a first opening on a GPU is divided."""
 
 from __future__ import annotations
 
+import importlib
 import sys
+import time
 import traceback
 
-from harness import HEAD
+import harness
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
+    part = arguments[0]
     only = arguments[arguments.index("--only") + 1] if "--only" in arguments else ""
-    suites = [name for name in ("host", "gpu", "stages") if name in arguments]
-    if not suites:
-        suites = ["host"]
-    failed = 0
-    for suite in suites:
-        if suite == "gpu":
-            import gpu
-
-            rows = gpu.ROWS
-        elif suite == "stages":
-            import stages
-
-            rows = stages.ROWS
-        else:
-            import host
-
-            rows = host.ROWS
-        print(f"\n{suite}\n\n{HEAD}", flush=True)
-        for function in rows:
-            if only not in function.__name__:
-                continue
-            try:
-                for row in function():
-                    print(row.text(), flush=True)
-            except Exception:
-                failed += 1
-                print(f"| {function.__name__} failed | | | | |", flush=True)
-                traceback.print_exc()
-    return 1 if failed else 0
+    harness.quick = "--quick" in arguments
+    for function in importlib.import_module(part).ROWS:
+        if only not in function.__name__:
+            continue
+        print(f"measuring {function.__name__} … ", end="", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        try:
+            for row in function():
+                row.emit()
+            said = f"{time.monotonic() - began:.1f} s"
+        except harness.Skipped as reason:
+            harness.Row(function.__name__, function.__name__.replace("_", " "), skipped=str(reason)).emit()
+            said = f"skipped: {reason}"
+        except Exception as error:
+            harness.Row(function.__name__, function.__name__.replace("_", " "), failed=repr(error)[:500]).emit()
+            said = f"failed\n{traceback.format_exc()}"
+        print(said, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -1,19 +1,31 @@
-"""The common parts of the benchmarks: a second process that runs functions on request, and a
-table."""
+"""The common parts of the benchmarks: a second process that runs functions on request, and rows of
+results, which the benchmark program shows."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import re
 import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 # Time after which the other process is treated as hung, in seconds.
 DEADLINE = 120.0
+# Whether this is a short run, whose results must not be quoted.
+quick = False
+
+Times = float | list[float]
+
+
+def pick(full: int, short: int) -> int:
+    """Returns the number of rounds, which is smaller in a quick run."""
+    return short if quick else full
 
 
 def microseconds(function: Callable[[], Any]) -> float:
@@ -81,29 +93,69 @@ def other(functions: dict[str, Callable[..., Any]], context: Any = None, shared:
         process.join(10)
 
 
+class Skipped(Exception):
+    """The machine cannot measure a row. The text is the reason."""
+
+
 @dataclass
 class Row:
-    """A measurement, with that of its peer in the same run. Times are in microseconds."""
+    """A measurement, with that of its peer in the same run. Times are in microseconds, each one
+    median or a list of samples. A goal is a time, such as `≤ 2 µs`, or a multiple of the peer's
+    time, such as `≤ 0.5 ×`."""
 
     what: str
-    ours: float
-    peer: float | None = None
+    ours: Times | None = None
+    peer: Times | None = None
     peer_name: str = ""
     goal: str = ""
+    # The size of the measured object, for plots: ("bytes", 4096) or ("objects", 10).
+    at: tuple[str, int] | None = None
+    # The part of the identifier before the description.
+    group: str = ""
+    skipped: str | None = None
+    failed: str | None = None
 
-    def text(self) -> str:
-        ratio = f"{self.ours / self.peer:.3g}" if self.peer else ""
-        peer = f"{shown(self.peer)} ({self.peer_name})" if self.peer is not None else "–"
-        return f"| {self.what} | {shown(self.ours)} | {peer} | {ratio} | {self.goal} |"
+    def emit(self) -> None:
+        """Prints the row for the benchmark program."""
+        words = re.sub(r"[^a-z0-9.]+", "-", self.what.lower()).strip("-.")
+        row = {
+            "id": f"{self.group}.{words}" if self.group else words,
+            "what": self.what,
+            "ours": nanoseconds(self.ours),
+            "peer": nanoseconds(self.peer),
+            "peer_name": self.peer_name or None,
+            "target": target(self.goal),
+            "at": {self.at[0]: self.at[1]} if self.at else None,
+            "skipped": self.skipped,
+            "failed": self.failed,
+        }
+        print(json.dumps({"row": row}), flush=True)
 
 
-def shown(time: float) -> str:
-    """Formats a time in microseconds with its unit."""
-    if time >= 1e6:
-        return f"{time / 1e6:.3g} s"
-    if time >= 1e3:
-        return f"{time / 1e3:.3g} ms"
-    return f"{time:.3g} µs"
+def nanoseconds(times: Times | None) -> list[float]:
+    if times is None:
+        return []
+    return [time * 1e3 for time in ([times] if isinstance(times, int | float) else times)]
 
 
-HEAD = "| what | crosshandle | alternative | ratio | goal |\n|---|---|---|---|---|"
+def target(goal: str) -> dict[str, Any] | None:
+    """Parses a goal."""
+    if not goal:
+        return None
+    less, number, unit = goal.split()
+    units = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9}
+    assert less == "≤" and (unit == "×" or unit in units), goal
+    if unit == "×":
+        return {"kind": "at_most_times_raw", "bound": float(number)}
+    return {"kind": "at_most", "bound": float(number) * units[unit]}
+
+
+def versions(*packages: str) -> None:
+    """Prints the versions of compared packages for the benchmark program."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            pass
+    print(json.dumps({"versions": found}), flush=True)

@@ -120,7 +120,7 @@ def queues() -> Iterator[Row]:
         ours, peer = there_and_back(array), there_and_back(plain)
         process.answer()
     yield Row("100 MiB array through a Queue, first", there_and_back_first, peer, "Queue of the array")
-    yield Row("100 MiB array through a Queue", ours, peer, "Queue of the array", "≤ 1/20")
+    yield Row("100 MiB array through a Queue", ours, peer, "Queue of the array", "≤ 0.05 ×")
 
 
 def echo(ask: bytes, answer: bytes, first: int, count: int) -> None:

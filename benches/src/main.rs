@@ -10,6 +10,8 @@ mod cuda;
 mod harness;
 mod host;
 mod kernels;
+mod peers;
+mod python;
 mod raw;
 mod report;
 mod suites;
@@ -17,11 +19,13 @@ mod ur;
 
 use std::process::ExitCode;
 
+use bench_report::Report;
 use clap::{Args, Parser, Subcommand};
 
 use crate::harness::measure::measure;
 use crate::harness::plan::Plan;
 use crate::harness::scenario::Scenario;
+use crate::report::record::RecordArgs;
 
 /// Benchmarks of Crosshandle, compared with the raw techniques that it is built on.
 #[derive(Parser)]
@@ -45,6 +49,10 @@ enum Command {
     /// The Unified Runtime adapter: the cost that the loader and the adapter add to the library's
     /// calls
     Ur(SuiteArgs),
+    /// The library, compared with other libraries that share memory, signal or load models
+    Peers(PeersArgs),
+    /// The Python module
+    Python(PythonArgs),
     /// One process of a measurement, which the benchmark itself starts
     #[command(hide = true)]
     Child(ChildArgs),
@@ -68,6 +76,27 @@ struct SuiteArgs {
     /// List the scenarios and their rows without measuring
     #[arg(long)]
     list: bool,
+    #[command(flatten)]
+    record: RecordArgs,
+}
+
+#[derive(Args)]
+struct PeersArgs {
+    #[command(flatten)]
+    suite: SuiteArgs,
+    #[command(flatten)]
+    program: python::Program,
+}
+
+#[derive(Args)]
+struct PythonArgs {
+    /// What to measure: host, gpu, or stages
+    #[arg(default_value = "host")]
+    part: String,
+    #[command(flatten)]
+    suite: SuiteArgs,
+    #[command(flatten)]
+    program: python::Program,
 }
 
 #[derive(Args)]
@@ -81,63 +110,97 @@ struct ChildArgs {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Host(args) => bench(host::SCENARIOS, &args, || None),
+        Command::Host(args) => bench("host", host::SCENARIOS, &args),
         #[cfg(feature = "iceoryx2")]
-        Command::Channel(args) => bench(channel::SCENARIOS, &args, || None),
+        Command::Channel(args) => bench("channel", channel::SCENARIOS, &args),
         Command::Kernels(args) => {
             if let (false, Some(reason)) = (args.list, kernels::unavailable()) {
                 eprintln!("nothing to measure: {reason}");
                 return ExitCode::SUCCESS;
             }
-            bench(kernels::SCENARIOS, &args, || None)
+            bench("kernels", kernels::SCENARIOS, &args)
         }
         Command::Cuda(args) => {
             if let (false, Some(reason)) = (args.list, cuda::unavailable()) {
                 eprintln!("nothing to measure: {reason}");
                 return ExitCode::SUCCESS;
             }
-            bench(cuda::SCENARIOS, &args, cuda::machine)
+            bench("cuda", cuda::SCENARIOS, &args)
         }
-        Command::Ur(args) => bench(ur::SCENARIOS, &args, || None),
+        Command::Ur(args) => bench("ur", ur::SCENARIOS, &args),
+        Command::Peers(PeersArgs { suite, program }) => {
+            if suite.list {
+                return list(peers::SCENARIOS);
+            }
+            report("peers", &suite, |plan| {
+                let only = suite.only.as_deref();
+                let mut report = measure(peers::SCENARIOS, plan, only)?;
+                report.peers.extend(peers::versions());
+                program.measure("peers", plan, only, &mut report)?;
+                Ok(report)
+            })
+        }
+        Command::Python(PythonArgs {
+            part,
+            suite,
+            program,
+        }) => report(&format!("python {part}"), &suite, |plan| {
+            let mut report = measure(&[], plan, None)?;
+            program.measure(&part, plan, suite.only.as_deref(), &mut report)?;
+            Ok(report)
+        }),
         Command::Child(args) => {
             harness::child::run(suites::find, &args.scenario, args.rank, &args.plan)
         }
     }
 }
 
-/// Measures a suite and prints its rows. `gpus` returns the names of the measured GPUs.
-fn bench(
-    scenarios: &[&'static Scenario],
-    args: &SuiteArgs,
-    gpus: fn() -> Option<String>,
-) -> ExitCode {
+/// Measures the scenarios of a suite, and prints their rows.
+fn bench(suite: &str, scenarios: &[&'static Scenario], args: &SuiteArgs) -> ExitCode {
     if args.list {
         return list(scenarios);
     }
-    let plan = match Plan::new(args.quick) {
-        Ok(plan) => plan,
+    report(suite, args, |plan| {
+        let mut report = measure(scenarios, plan, args.only.as_deref())?;
+        if suite == "channel" {
+            report.peers = report::record::iceoryx2();
+        }
+        Ok(report)
+    })
+}
+
+/// Measures a suite, as often as asked, and prints the rows of the last run.
+fn report(
+    suite: &str,
+    args: &SuiteArgs,
+    measure: impl Fn(&Plan) -> anyhow::Result<Report>,
+) -> ExitCode {
+    let options = args.only.iter().flat_map(|only| ["--only", only]);
+    let options: Vec<_> = options.map(str::to_owned).collect();
+    let result = Plan::new(args.quick).and_then(|plan| {
+        (args.record).run(suite, &options, || {
+            let mut report = measure(&plan)?;
+            anyhow::ensure!(
+                !report.rows.is_empty(),
+                "no scenario has this text in its name; --list shows them all"
+            );
+            report.machine.gpus = cuda::machine();
+            Ok(report)
+        })
+    });
+    let report = match result {
+        Ok(report) => report,
         Err(error) => {
             eprintln!("error: {error:#}");
             return ExitCode::from(2);
         }
     };
-    let report = match measure(scenarios, &plan, args.only.as_deref()) {
-        Ok(mut report) => {
-            report.machine.gpus = gpus();
-            report
-        }
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            return ExitCode::from(2);
-        }
-    };
+    let mut out = std::io::stdout().lock();
     // If the reader closes the pipe early (`| head`), the rest of the output has no reader.
-    let _ = if args.json {
-        report.print_json()
-    } else {
-        report.print_table()
+    let _ = match args.json {
+        true => report.write_json(&mut out),
+        false => report.write_table(&mut out),
     };
-    let failed = report.failed();
     if args.check {
         let missed = report.missed();
         if missed.is_empty() {
@@ -147,7 +210,7 @@ fn bench(
             return ExitCode::from(1);
         }
     }
-    ExitCode::from(u8::from(failed))
+    ExitCode::from(u8::from(report.failed()))
 }
 
 /// Prints the scenarios and their rows.

@@ -1,7 +1,7 @@
 //! All scenarios of all suites.
 
 use crate::harness::scenario::Scenario;
-use crate::{cuda, host, kernels, ur};
+use crate::{cuda, host, kernels, peers, ur};
 
 static SUITES: &[&[&Scenario]] = &[
     host::SCENARIOS,
@@ -10,6 +10,7 @@ static SUITES: &[&[&Scenario]] = &[
     kernels::SCENARIOS,
     cuda::SCENARIOS,
     ur::SCENARIOS,
+    peers::SCENARIOS,
 ];
 
 pub(crate) fn find(name: &str) -> Option<&'static Scenario> {

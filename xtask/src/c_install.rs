@@ -49,12 +49,13 @@ pub(crate) fn run(workspace: &Workspace, place: &Place) -> Result<()> {
         return Err(format!("{} is not an absolute path", prefix.display()));
     }
     let mut build = vec!["build", "--locked", "--package", "crosshandle-c"];
+    // The profile `bench` shares the directory of `release`, which is optimised less.
     let profile = match place.debug {
         true => "debug",
         false => "release",
     };
     if !place.debug {
-        build.push("--release");
+        build.extend(["--profile", "bench"]);
     }
     Step::new(workspace, "build libcrosshandle", workspace.cargo(&build)).run()?;
 

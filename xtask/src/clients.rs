@@ -16,9 +16,10 @@ use crate::workspace::Workspace;
 /// The directory that contains the sources.
 pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
 /// Headers that several programs include.
-const HEADERS: [&str; 7] = [
+const HEADERS: [&str; 8] = [
     "include/events.h",
     "include/kernels.h",
+    "include/native.h",
     "include/peer.h",
     "include/refusals.h",
     "include/rows.h",
@@ -26,7 +27,7 @@ const HEADERS: [&str; 7] = [
     "include/ze.h",
 ];
 /// C programs for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 20] = [
+pub(crate) const FOR_LOADER: [&str; 21] = [
     "bindless",
     "command_buffers",
     "dynamic_link",
@@ -43,6 +44,7 @@ pub(crate) const FOR_LOADER: [&str; 20] = [
     "memory_handles",
     "native",
     "native_level_zero",
+    "native_opencl",
     "pending",
     "physical_memory",
     "sub_devices",
@@ -58,9 +60,11 @@ pub(crate) const FOR_SYCL: [&str; 7] = [
     "sycl_native",
     "sycl_sharing",
 ];
-/// Programs that CUDA cannot run. Some use Level Zero directly, and some bring SPIR-V kernels.
-pub(crate) const NOT_FOR_CUDA: [&str; 4] = [
+/// Programs that CUDA cannot run. Some use Level Zero or OpenCL directly, and some bring SPIR-V
+/// kernels.
+pub(crate) const NOT_FOR_CUDA: [&str; 5] = [
     "native_level_zero",
+    "native_opencl",
     "sycl_buffers",
     "sycl_graph_kernels",
     "sycl_native",

@@ -163,6 +163,15 @@ pub(crate) fn include(package: &Path) -> PathBuf {
     package.join("usr/include")
 }
 
+/// Returns the directory of the newest Level Zero loader that this machine can load.
+pub(crate) fn loader(workspace: &Workspace) -> Result<PathBuf> {
+    let directory = |package: &Package| {
+        let directory = library_dir(&package.ensure(workspace)?);
+        loads(&directory.join("libze_loader.so.1")).map(|()| directory)
+    };
+    directory(&LOADER).or_else(|_| directory(&OLD_LOADER))
+}
+
 /// Returns the directory of libraries in an unpacked package.
 pub(crate) fn library_dir(package: &Path) -> PathBuf {
     package.join("usr/lib/x86_64-linux-gnu")

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::clients::NOT_FOR_CUDA;
-use crate::python::{Environment, requirement};
+use crate::python::{Environment, PEER_REQUIREMENTS, requirement, requirement_of};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
-use crate::{Result, clients, ucx, wheel};
+use crate::{Result, bench, clients, ucx, wheel};
 
 /// The script that runs everything on the machine with GPUs.
 const SCRIPT: &str = include_str!("gpu/run.sh");
@@ -27,9 +27,10 @@ const PROGRAMS: [(&str, &str); 5] = [
 
 /// Tests that need a GPU, each with its package, the arguments that select the tests, and the
 /// program's name in the pack.
-const TESTS: [(&str, &[&str], &str); 5] = [
+const TESTS: [(&str, &[&str], &str); 6] = [
     ("crosshandle-cuda", &["--lib"], "crosshandle-cuda-units"),
     ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
+    ("crosshandle-store", &["--lib"], "store-units"),
     ("crosshandle", &["--test", "threads"], "crosshandle-threads"),
     ("crosshandle", &["--test", "holder"], "crosshandle-holder"),
     (
@@ -55,6 +56,17 @@ const RUNTIME: [&str; 6] = [
 ];
 /// Python versions that the machine may have. dpctl is packed for each of them.
 const PYTHONS: [&str; 3] = ["3.11", "3.12", "3.13"];
+/// Packages that the benchmark of peers compares with, and the Python version of their wheels. The
+/// machine has torch.
+const PEERS: [&str; 6] = [
+    "cuda-bindings",
+    "cuda-core",
+    "cuda-pathfinder",
+    "fastsafetensors",
+    "instanttensor",
+    "safetensors",
+];
+const PEERS_PYTHON: &str = "3.12";
 /// The example that shares arrays of torch and CuPy: its package, its library, and the directory of
 /// its Python programs.
 const INTEROP: (&str, &str, &str) = (
@@ -104,6 +116,10 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     pack_holder(workspace, &directory)?;
     wheel::pack(workspace, &directory.join("python"))?;
     ucx::pack(workspace, &directory)?;
+    pack_peers(workspace, &directory)?;
+    let commit = directory.join("commit");
+    fs::write(&commit, bench::commit(workspace)?)
+        .map_err(|error| cannot("write", &commit, &error))?;
     let script = directory.join("run.sh");
     fs::write(&script, SCRIPT).map_err(|error| cannot("write", &script, &error))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
@@ -168,6 +184,31 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
         let source = workspace.root.join(kernels);
         let name = source.file_name().unwrap_or_default();
         copy(&source, &programs.join(name))?;
+    }
+    Ok(())
+}
+
+/// Packs the wheels of the benchmark's peers. A wheel that cannot be fetched is left out, and the
+/// benchmark skips its rows.
+fn pack_peers(workspace: &Workspace, directory: &Path) -> Result<()> {
+    let target = directory.join("peers");
+    fs::create_dir_all(&target).map_err(|error| cannot("create", &target, &error))?;
+    let environment = Environment::for_wheel(workspace)?;
+    for package in PEERS {
+        let required = workspace.target.join("peer-requirement.txt");
+        fs::write(&required, requirement_of(PEER_REQUIREMENTS, package)?)
+            .map_err(|error| cannot("write", &required, &error))?;
+        let mut download = environment.pip();
+        download
+            .args(["download", "--no-deps", "--only-binary", ":all:"])
+            .args(["--python-version", PEERS_PYTHON, "--dest"])
+            .arg(&target)
+            .args(["--require-hashes", "--requirement"])
+            .arg(&required);
+        let step = Step::new(workspace, format!("{package} for the benchmark"), download);
+        if let Some(problem) = step.run_optional()? {
+            say(&format!("{package} is left out: {problem}"));
+        }
     }
     Ok(())
 }

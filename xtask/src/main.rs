@@ -14,6 +14,7 @@
 //! | `bindings` | generates the declarations of C interfaces from the stock headers, and `crosshandle.h` |
 //! | `c-install` | installs the library, the headers, and the pkg-config and CMake files for C and C++ |
 //! | `wheel` | builds the Python wheel, with the command and the adapters, in `target/wheels` |
+//! | `site` | builds the site from the pages, with a search and the Rust API, in `target/site` |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
 
 mod bench;
@@ -29,7 +30,9 @@ mod gpu;
 mod needs;
 mod planted;
 mod process;
+mod progress;
 mod python;
+mod site;
 mod soak;
 mod step;
 mod style;
@@ -63,13 +66,18 @@ struct Cli {
 enum Task {
     /// Run every check: format, structure, lints, docs, licences, examples, doc tests, fuzzing,
     /// tests.
-    Test,
+    Test {
+        /// Run only the format, the style, the lints, and the unit tests and conformance tests of
+        /// the host device. Downloads nothing but crates.
+        #[arg(long)]
+        quick: bool,
+    },
     /// Check the English of comments and pages, the paths, terms and tests that pages name, the
     /// graph of the crates, and the sizes of allocations in parsers.
     Style,
     /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`,
     /// `bench host --record RUNS [--only NAME]` runs several times and keeps the results;
-    /// `bench cuda`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
+    /// `bench cuda`, `bench ur`, `bench peers`, `bench python host|gpu|stages [--only NAME]`.
     Bench {
         /// Arguments for the benchmark program, which `host --help` lists.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -151,6 +159,8 @@ enum Task {
         #[arg(long)]
         test: bool,
     },
+    /// Build the site in `target/site`: the pages with a search, and the documentation of Rust.
+    Site,
     /// Pack the programs that test GPUs into `target/gpu`, for a machine without Rust.
     GpuPack,
 }
@@ -159,7 +169,8 @@ fn main() -> ExitCode {
     soak::compile_if_asked();
     let task = Cli::parse().task;
     let outcome = Workspace::find().and_then(|workspace| match task {
-        Task::Test => test::run(&workspace),
+        Task::Test { quick: false } => test::run(&workspace),
+        Task::Test { quick: true } => test::run_quick(&workspace),
         Task::Style => style::run(&workspace),
         Task::Bench { args } => bench::run(&workspace, &args),
         Task::Figures => figures::run(&workspace),
@@ -195,6 +206,7 @@ fn main() -> ExitCode {
         }
         Task::Wheel { test: false } => wheel::build(&workspace),
         Task::Wheel { test: true } => wheel::test(&workspace).map(step::report_skipped),
+        Task::Site => site::build(&workspace),
         Task::GpuPack => gpu::pack(&workspace),
     });
     match outcome {

@@ -6,9 +6,10 @@
 //! - the packages that build and test the wheel (`requirements-wheel.txt`)
 //! - pyright, which checks the types (`requirements-pyright.txt`)
 //! - inference engines and Ray (`requirements-engines.txt`, about 8 GB)
+//! - the programs that benchmarks compare with (`requirements-peers.txt`, about 6 GB)
 //!
 //! Each environment is created once, in the target directory. Its name contains a hash of the
-//! requirements and of the interpreter. The packages take about 1.5 GB without the engines.
+//! requirements and of the interpreter. The packages take about 1.5 GB without engines and peers.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -24,30 +25,42 @@ use crate::workspace::Workspace;
 /// The packages to install, each with its version and hashes.
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
-/// Returns the requirement of a package, with its version and hashes.
+/// Returns the requirement of a package of the stock runtime, with its version and hashes.
 pub(crate) fn requirement(package: &str) -> Result<String> {
-    let is_it = |line: &&str| {
-        line.split_once("==")
+    requirement_of(REQUIREMENTS, package)
+}
+
+/// Returns the requirement of a package, with its version and hashes.
+pub(crate) fn requirement_of(requirements: &str, package: &str) -> Result<String> {
+    let is_it = |block: &&str| {
+        block
+            .split_once("==")
             .is_some_and(|(name, _)| name == package)
     };
-    let mut lines = REQUIREMENTS.lines().skip_while(|line| !is_it(line));
-    let mut found = String::new();
-    // A backslash at the end of a line continues it.
-    for line in &mut lines {
-        found.push_str(line);
-        found.push('\n');
-        if !line.ends_with('\\') {
-            break;
-        }
-    }
-    if found.is_empty() {
-        return Err(format!("{package} is not among the requirements"));
-    }
-    Ok(found)
+    let found = blocks(requirements).find(is_it);
+    let found = found.ok_or_else(|| format!("{package} is not among the requirements"))?;
+    // Comments may follow the requirement.
+    let lines = found
+        .split_inclusive('\n')
+        .filter(|line| !line.starts_with('#'));
+    Ok(lines.collect())
 }
 
 /// The oldest interpreter that every package supports.
 const OLDEST: (u32, u32) = (3, 11);
+
+/// Splits requirements into packages, each with its version and hashes.
+pub(crate) fn blocks(requirements: &str) -> impl Iterator<Item = &str> {
+    let mut rest = requirements;
+    std::iter::from_fn(move || {
+        let starts = |place: usize| rest[place..].starts_with(|c: char| c.is_ascii_lowercase());
+        let mut ends = rest.match_indices('\n').map(|(place, _)| place + 1);
+        let end = ends.find(|place| starts(*place)).unwrap_or(rest.len());
+        let (block, after) = rest.split_at(end);
+        rest = after;
+        (!block.is_empty()).then_some(block)
+    })
+}
 
 /// Prints the interpreter's version and installation. It fails if `venv` cannot work.
 const PROBE: &str = "import ensurepip, sys, venv; \
@@ -77,6 +90,9 @@ const DPNP_REQUIREMENTS: &str = concat!(
 
 /// The packages for tests with real engines.
 const ENGINE_REQUIREMENTS: &str = include_str!("../requirements-engines.txt");
+
+/// The packages that benchmarks compare with.
+pub(crate) const PEER_REQUIREMENTS: &str = include_str!("../requirements-peers.txt");
 
 pub(crate) struct Environment {
     directory: PathBuf,
@@ -116,6 +132,13 @@ impl Environment {
     /// about 8 GB.
     pub(crate) fn for_engines(workspace: &Workspace) -> Result<Self> {
         Self::with(workspace, ENGINE_REQUIREMENTS)
+    }
+
+    /// Returns the environment with the programs that benchmarks compare with, as
+    /// [`ensure`](Self::ensure) does. It needs about 6 GB. A package that cannot be installed is
+    /// left out, and the benchmark then skips its rows.
+    pub(crate) fn for_peers(workspace: &Workspace) -> Result<Self> {
+        Self::with(workspace, PEER_REQUIREMENTS)
     }
 
     fn with(workspace: &Workspace, requirements: &'static str) -> Result<Self> {
@@ -207,9 +230,31 @@ impl Environment {
         Step::new(workspace, "python environment", venv)
             .limit(Duration::from_secs(5 * 60))
             .run()?;
-        let requirements = self.directory.join("requirements.txt");
-        fs::write(&requirements, self.requirements)
-            .map_err(|error| format!("cannot write {}: {error}", requirements.display()))?;
+        if self.requirements != PEER_REQUIREMENTS {
+            return self
+                .install(workspace, "python packages", self.requirements)?
+                .run();
+        }
+        for block in blocks(self.requirements) {
+            let name = block.split_once("==").map_or(block, |(name, _)| name);
+            let step = self.install(workspace, name, block)?;
+            if let Some(problem) = step.run_optional()? {
+                say(&format!("{name} is left out: {problem}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the step that installs packages without their dependencies.
+    fn install<'a>(
+        &self,
+        workspace: &'a Workspace,
+        name: &str,
+        requirements: &str,
+    ) -> Result<Step<'a>> {
+        let file = self.directory.join("requirements.txt");
+        fs::write(&file, requirements)
+            .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
         let mut install = command(&self.python());
         install
             .args([
@@ -225,8 +270,8 @@ impl Environment {
             // other.
             .arg("--no-deps")
             .arg("--requirement")
-            .arg(requirements);
-        Step::new(workspace, "python packages", install).run()
+            .arg(file);
+        Ok(Step::new(workspace, name, install))
     }
 
     /// Returns the path of the stamp. It is written last, so an environment with a stamp is
@@ -310,10 +355,22 @@ mod tests {
     }
 
     #[test]
+    fn requirements_split_into_packages() {
+        let text = "a==1 \\\n    --hash=sha256:0\nb==2 \\\n    --hash=sha256:1\n";
+        let found: Vec<_> = blocks(text).collect();
+        assert_eq!(found, [&text[..27], &text[27..]]);
+        assert_eq!(
+            blocks(PEER_REQUIREMENTS).collect::<String>(),
+            PEER_REQUIREMENTS
+        );
+    }
+
+    #[test]
     fn every_requirement_is_pinned() {
         for requirements in [
             DPNP_REQUIREMENTS,
             ENGINE_REQUIREMENTS,
+            PEER_REQUIREMENTS,
             PYRIGHT_REQUIREMENTS,
             WHEEL_REQUIREMENTS,
         ] {

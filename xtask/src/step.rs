@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::workspace::Workspace;
-use crate::{Result, process};
+use crate::{Result, process, progress};
 
 /// Maximum number of bytes shown of a failed step's output. The log file contains all of it.
 const SHOWN_BYTES: u64 = 256 * 1024;
@@ -75,7 +75,11 @@ impl<'a> Step<'a> {
             Err(reason) => return Err(self.explain(&finished, &reason)),
         };
         let duration = seconds(finished.duration);
-        say(&format!("ok     {} ({duration}{note})", self.name));
+        let progress = progress::elapsed();
+        say(&format!(
+            "ok     {} ({duration}{note}){progress}",
+            self.name
+        ));
         Ok(())
     }
 

@@ -10,8 +10,8 @@ use crate::python::Environment;
 use crate::step::{Step, report_skipped, say, seconds};
 use crate::workspace::Workspace;
 use crate::{
-    Result, bindings, c_install, clients, debian, fuzz, needs, soak, supply_chain, tools, ucx,
-    wheel,
+    Result, bindings, c_install, clients, debian, fuzz, needs, progress, soak, supply_chain, tools,
+    ucx, wheel,
 };
 
 /// Environment variable with the directories of Level Zero's stock loaders, the newest last.
@@ -35,8 +35,23 @@ const OVER_UCX: &str = "package(crosshandle-link)&(test(/_over_ucx$/)|test(/^end
 /// Duration of each fuzz target, in seconds.
 const FUZZ_SECONDS: u64 = 20;
 
+/// Packages whose tests belong to the quick check.
+const QUICK_PACKAGES: [&str; 10] = [
+    "crosshandle",
+    "crosshandle-conformance",
+    "crosshandle-events",
+    "crosshandle-hal",
+    "crosshandle-handle",
+    "crosshandle-holder",
+    "crosshandle-host",
+    "crosshandle-ipc",
+    "crosshandle-os",
+    "crosshandle-types",
+];
+
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let started = Instant::now();
+    let progress = progress::start(workspace, false);
     prerequisites(workspace)?;
     let mut skipped = Vec::new();
     let fuzzed = !fuzz::targets(workspace)?.is_empty();
@@ -152,6 +167,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         .status()
         .map_err(|error| format!("cannot run cargo nextest: {error}"))?;
     if status.success() {
+        progress.passed();
         return Ok(());
     }
     let named: String = variables
@@ -161,6 +177,39 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Err(format!(
         "tests: failed\n  repeat it with: {named}cargo {all} -E '{filter}'"
     ))
+}
+
+/// Runs the checks that need only Rust: format, style, lints, and the unit tests and conformance
+/// tests of the host device.
+pub(crate) fn run_quick(workspace: &Workspace) -> Result<()> {
+    let progress = progress::start(workspace, true);
+    prerequisites(workspace)?;
+    format(workspace, !fuzz::targets(workspace)?.is_empty())?;
+    Step::new(workspace, "style", workspace.cargo(&["xtask", "style"])).run()?;
+    let lints = ["clippy", "--locked", "--workspace", "--", "-D", "warnings"];
+    Step::new(workspace, "lints", workspace.cargo(&lints)).run()?;
+    let runner = tools::NEXTEST.get(workspace)?;
+    let run = |what: &str| {
+        let mut tests = Command::new(&runner);
+        workspace.prepare(&mut tests);
+        tests.args(["nextest", "run", "--locked", what]);
+        for package in QUICK_PACKAGES {
+            tests.args(["--package", package]);
+        }
+        tests.args(["--lib", "--test", "host"]);
+        tests
+    };
+    Step::new(workspace, "build the tests", run("--no-run")).run()?;
+    say(
+        "the rest is left to `cargo xtask test`: other devices and languages, documentation, fuzzing, faults",
+    );
+    let status = run("--no-tests=fail").status();
+    let status = status.map_err(|error| format!("cannot run cargo nextest: {error}"))?;
+    if !status.success() {
+        return Err("tests: failed".to_owned());
+    }
+    progress.passed();
+    Ok(())
 }
 
 /// Returns the number of tests that a filter selects.

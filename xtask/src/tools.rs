@@ -54,6 +54,14 @@ pub(crate) const CBINDGEN: Tool = Tool {
     install: &[],
 };
 
+pub(crate) const MDBOOK: Tool = Tool {
+    package: "mdbook",
+    name: "mdbook",
+    version: (0, 5, 4),
+    exact: false,
+    install: &["--no-default-features", "--features", "search"],
+};
+
 impl Tool {
     /// Returns the program from `PATH` or from the target directory. Otherwise builds it there.
     pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {
@@ -121,11 +129,12 @@ impl Tool {
     }
 }
 
-/// Returns the version in "cargo-name 1.2.3 (commit date)".
+/// Returns the version in "cargo-name 1.2.3 (commit date)" or "name v1.2.3".
 fn parse(output: &str) -> Option<Version> {
     let mut numbers = output
         .split_whitespace()
         .nth(1)?
+        .trim_start_matches('v')
         .splitn(3, '.')
         .map(str::parse);
     Some((
@@ -146,6 +155,7 @@ mod tests {
             parse("cargo-nextest 0.9.143 (60fa45f63 2026-08-04)\nrelease: 0.9.143"),
             Some((0, 9, 143))
         );
+        assert_eq!(parse("mdbook v0.5.4"), Some((0, 5, 4)));
         assert_eq!(parse("cargo-deny 1.0.0-rc.1"), None);
         assert_eq!(parse(""), None);
     }

@@ -10,6 +10,70 @@ use iceoryx2::prelude::*;
 use super::{Messages, Receiver, Sender};
 
 type Node = iceoryx2::node::Node<ipc::Service>;
+type Events = iceoryx2::service::port_factory::event::PortFactory<ipc::Service>;
+
+fn node() -> Result<Node> {
+    set_log_level(LogLevel::Fatal);
+    let node = NodeBuilder::new().create::<ipc::Service>();
+    node.map_err(|error| anyhow!("a node: {error:?}"))
+}
+
+fn events(node: &Node, name: &str) -> Result<Events> {
+    node.service_builder(&name.try_into().context("a name")?)
+        .event()
+        .open_or_create()
+        .map_err(|error| anyhow!("an event: {error:?}"))
+}
+
+/// One side of an event service, which either signals or waits.
+pub(crate) struct IceoryxEvent {
+    // A port keeps its service alive.
+    ports: (
+        Option<Notifier<ipc::Service>>,
+        Option<Listener<ipc::Service>>,
+    ),
+}
+
+impl IceoryxEvent {
+    pub(crate) fn open(name: &str, signals: bool) -> Result<Self> {
+        let service = events(&node()?, name)?;
+        let ports = match signals {
+            true => (Some(service.notifier_builder().create()), None),
+            false => (None, Some(service.listener_builder().create())),
+        };
+        let notifier = ports.0.transpose();
+        let listener = ports.1.transpose();
+        Ok(Self {
+            ports: (
+                notifier.map_err(|error| anyhow!("a notifier: {error:?}"))?,
+                listener.map_err(|error| anyhow!("a listener: {error:?}"))?,
+            ),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn signal(&self) -> Result<()> {
+        let notifier = self.ports.0.as_ref().context("this side waits")?;
+        let notified = notifier.notify();
+        notified
+            .map(drop)
+            .map_err(|error| anyhow!("notifying: {error:?}"))
+    }
+
+    /// Waits for one signal.
+    #[inline]
+    pub(crate) fn wait_for_signal(&self) -> Result<()> {
+        let listener = self.ports.1.as_ref().context("this side signals")?;
+        let mut is_signalled = false;
+        while !is_signalled {
+            let waited = listener.blocking_wait(|_| is_signalled = true);
+            waited
+                .map(drop)
+                .map_err(|error| anyhow!("waiting: {error:?}"))?;
+        }
+        Ok(())
+    }
+}
 
 /// One service, as each of its processes opens it.
 pub(super) struct IceoryxService {
@@ -20,10 +84,8 @@ pub(super) struct IceoryxService {
 
 impl IceoryxService {
     pub(super) fn open(name: &str, messages: Messages) -> Result<Self> {
-        set_log_level(LogLevel::Fatal);
-        let node = NodeBuilder::new().create::<ipc::Service>();
         Ok(Self {
-            node: node.map_err(|error| anyhow!("a node: {error:?}"))?,
+            node: node()?,
             name: name.to_owned(),
             messages,
         })
@@ -48,14 +110,8 @@ impl IceoryxService {
             .map_err(|error| anyhow!("a service: {error:?}"))
     }
 
-    fn event(&self) -> Result<iceoryx2::service::port_factory::event::PortFactory<ipc::Service>> {
-        let name = format!("{}/wake", self.name);
-        let name = name.as_str().try_into().context("a name")?;
-        self.node
-            .service_builder(&name)
-            .event()
-            .open_or_create()
-            .map_err(|error| anyhow!("an event: {error:?}"))
+    fn event(&self) -> Result<Events> {
+        events(&self.node, &format!("{}/wake", self.name))
     }
 
     pub(super) fn sender(&self) -> Result<IceoryxSender> {

@@ -1,6 +1,6 @@
 //! Channels, compared with iceoryx2's publish-subscribe services and with a raw ring.
 
-mod iceoryx;
+pub(crate) mod iceoryx;
 mod ours;
 mod rate;
 mod ring;

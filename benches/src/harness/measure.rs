@@ -1,15 +1,15 @@
 //! Measures scenarios one after the other.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
+use bench_report::{Report, Row, Verdict};
 
 use super::launcher;
 use super::plan::Plan;
 use super::scenario::Scenario;
-use crate::report::Report;
-use crate::report::machine::Machine;
-use crate::report::row::{Row, Verdict};
+use crate::report::machine;
 
 /// Load of the machine, as a fraction of its processors, above which a run starts with a warning.
 ///
@@ -27,11 +27,7 @@ pub(crate) fn measure(
         .copied()
         .filter(|scenario| only.is_none_or(|text| scenario.name.contains(text)))
         .collect();
-    ensure!(
-        !chosen.is_empty(),
-        "no scenario has this text in its name; --list shows them all"
-    );
-    let machine = Machine::here();
+    let machine = machine::here();
     if machine
         .load
         .is_some_and(|load| load > BUSY_LOAD_PER_CPU * machine.cpus as f64)
@@ -48,6 +44,7 @@ pub(crate) fn measure(
     Ok(Report {
         machine,
         quick: plan.quick,
+        peers: BTreeMap::new(),
         rows,
     })
 }

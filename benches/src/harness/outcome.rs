@@ -2,34 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use bench_report::Summary;
 use serde::{Deserialize, Serialize};
-
-/// Order statistics of one series, in the unit of the series.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Summary {
-    pub(crate) p50: f64,
-    pub(crate) p99: f64,
-    pub(crate) samples: usize,
-}
-
-impl Summary {
-    /// Computes the statistics of a series. Returns `None` if it has no samples.
-    pub(crate) fn of(samples: &[f64]) -> Option<Self> {
-        let mut sorted = samples.to_vec();
-        sorted.sort_unstable_by(f64::total_cmp);
-        let at = |share: f64| {
-            let index = (sorted.len() as f64 * share) as usize;
-            sorted
-                .get(index.min(sorted.len().saturating_sub(1)))
-                .copied()
-        };
-        Some(Self {
-            p50: at(0.5)?,
-            p99: at(0.99)?,
-            samples: sorted.len(),
-        })
-    }
-}
 
 /// One of the two techniques that a row compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,23 +119,5 @@ impl Outcome {
         self.raw.extend(other.raw);
         self.notes.extend(other.notes);
         self.absent.extend(other.absent);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Summary;
-
-    #[test]
-    fn order_statistics() {
-        let samples: Vec<f64> = (0..100).rev().map(f64::from).collect();
-        let summary = Summary::of(&samples).unwrap();
-        assert_eq!(
-            (summary.p50, summary.p99, summary.samples),
-            (50.0, 99.0, 100)
-        );
-        assert_eq!(Summary::of(&[]), None);
-        let single = Summary::of(&[7.0]).unwrap();
-        assert_eq!((single.p50, single.p99, single.samples), (7.0, 7.0, 1));
     }
 }

@@ -38,11 +38,11 @@ macro_rules! sizes {
         const TWO_CORES_ROWS: &[RowSpec] = &[$(row(
             concat!("first-open.", $name),
             concat!("first open of a new segment, ", $what, ", two cores"),
-        )),*];
+        ).bytes($bytes as u64)),*];
         const SHARED_CORE_ROWS: &[RowSpec] = &[$(row(
             concat!("first-open-shared-core.", $name),
             concat!("first open of a new segment, ", $what, ", one shared core"),
-        )),*];
+        ).bytes($bytes as u64)),*];
     };
 }
 

@@ -9,7 +9,7 @@ mod graphs;
 mod handles;
 pub(crate) mod ours;
 mod recycle;
-mod wake;
+pub(crate) mod wake;
 
 use crate::harness::scenario::Scenario;
 

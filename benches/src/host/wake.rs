@@ -16,34 +16,26 @@ use crate::report::row::rows;
 
 /// Offset of the raw word that the leader signals, in bytes.
 const PING_OFFSET: usize = 0;
-/// Offset of the raw word that the follower signals, in bytes. The distance keeps a prefetcher that
-/// loads pairs of cache lines from touching both words.
-const PONG_OFFSET: usize = 256;
+/// Offset of the raw word that the follower signals, in bytes. Both words are on one cache line,
+/// which then crosses between the cores once for each direction. Words on two lines are slower.
+const PONG_OFFSET: usize = 8;
 const PAGE_BYTES: usize = 4096;
-
-/// Maximum additional cost of the timers of a round trip's two sleeps, in nanoseconds.
-///
-/// Each of the library's sleeps needs a timer, because a hostile process that has the event may
-/// move a sleeper to another word or suppress its wake-ups. Then only the timer ends the sleep. The
-/// raw technique sleeps without a timer. Between two cores the wake-up takes so long that the
-/// timers have no visible effect.
-const TIMERS_NS: f64 = 2000.0;
 
 /// Number of round trips per side and round that are not recorded.
 const WARM_UP_TRIPS: usize = 100;
 
 /// One arrangement of the two processes.
-struct Arrangement {
+pub(crate) struct Arrangement {
     /// Row of round trips that are timed in batches.
-    batched: Option<&'static str>,
+    pub(crate) batched: Option<&'static str>,
     /// Row of round trips that are timed one by one.
-    single: &'static str,
+    pub(crate) single: &'static str,
     /// Index of the follower's CPU in the plan. The leader has CPU 0.
-    follower_cpu: usize,
-    raw_spins: bool,
-    waiters: Waiters,
+    pub(crate) follower_cpu: usize,
+    pub(crate) raw_spins: bool,
+    pub(crate) waiters: Waiters,
     /// Number of round trips that are timed one by one in each round, in a full and in a quick run.
-    singles: (usize, usize),
+    pub(crate) singles: (usize, usize),
 }
 
 const BATCHES: usize = 10;
@@ -81,9 +73,9 @@ pub(crate) static SPINNING: Scenario = Scenario {
     limit: Duration::from_secs(60),
     rows: rows! {
         "wake.spin" => "round trip, two cores, spinning",
-            "two words, both sides spin", AtMostTimesRaw(1.15);
+            "two words on one cache line, both sides spin", AtMostTimesRaw(1.15);
         "wake.spin.p99" => "round trip, two cores, spinning",
-            "two words, both sides spin", AtMostTimesRaw(1.5), p99;
+            "two words on one cache line, both sides spin", AtMostTimesRaw(1.5), p99;
     },
     leader: |participant| run_leader(participant, &SPIN),
     follower: |participant| run_follower(participant, &SPIN),
@@ -109,14 +101,14 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
     limit: Duration::from_secs(120),
     rows: rows! {
         "wake.shared-core" => "round trip, one shared core",
-            "futex with a count of sleepers", AtMostTimesRawPlus(1.1, TIMERS_NS);
+            "futex with a count of sleepers", AtMostTimesRaw(1.1);
     },
     leader: |participant| run_leader(participant, &SHARED),
     follower: |participant| run_follower(participant, &SHARED),
 };
 
 /// An object that one process signals and the other waits for. Signals are numbered from 1.
-trait Notifier {
+pub(crate) trait Notifier {
     /// Submits signal `number`, which is the next one.
     fn notify(&self, number: u64) -> Result<()>;
     /// Waits for signal `number`.
@@ -165,14 +157,14 @@ impl Notifier for Event {
 }
 
 /// The notifiers of both directions, and the number of the last round trip.
-struct PingPong<N> {
+pub(crate) struct PingPong<N> {
     ping: N,
     pong: N,
     number: u64,
 }
 
 impl<N: Notifier> PingPong<N> {
-    fn new(ping: N, pong: N) -> Self {
+    pub(crate) fn new(ping: N, pong: N) -> Self {
         Self {
             ping,
             pong,
@@ -189,7 +181,7 @@ impl<N: Notifier> PingPong<N> {
     }
 
     /// Replies to `count` round trips, as the follower.
-    fn answer(&mut self, count: usize) -> Result<()> {
+    pub(crate) fn answer(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             self.number += 1;
             self.ping.wait(self.number)?;
@@ -199,7 +191,7 @@ impl<N: Notifier> PingPong<N> {
     }
 
     /// Measures the round trips of one side in one round, as the leader.
-    fn measure(
+    pub(crate) fn measure(
         &mut self,
         participant: &Participant,
         arrangement: &Arrangement,
@@ -231,7 +223,7 @@ impl<N: Notifier> PingPong<N> {
 }
 
 /// Returns the number of round trips per side and round. Both processes make this many.
-fn trips(participant: &Participant, arrangement: &Arrangement) -> usize {
+pub(crate) fn trips(participant: &Participant, arrangement: &Arrangement) -> usize {
     let batched = if arrangement.batched.is_some() {
         BATCHES * TRIPS_PER_BATCH
     } else {

@@ -202,6 +202,7 @@ macro_rules! for_each_case {
                 functions_run_each_time
                 deaths_hold_up_no_node
                 they_are_nested_and_updated
+                cursors_take_the_next_signals
             }
             nested_graphs {
                 they_keep_their_place

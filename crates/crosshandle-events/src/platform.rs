@@ -20,6 +20,17 @@ pub trait Platform: Copy + 'static {
     /// Pauses in a spin loop.
     fn spin_hint();
 
+    /// Lets other threads of the caller's CPU run. Returns `false` without doing so if the platform
+    /// expects no benefit.
+    fn yield_cpu() -> bool {
+        false
+    }
+
+    /// Notes whether the awaited signal came while the caller yielded.
+    fn yielded(is_signalled: bool) {
+        let _ = is_signalled;
+    }
+
     /// Returns the number of the CPU that runs the caller.
     fn current_cpu() -> u32;
 

@@ -1,6 +1,6 @@
 //! Drivers and devices.
 
-use crate::{BackendBlob, BackendContext, NativeDevice};
+use crate::{BackendBlob, BackendContext, NativeDevice, NativeRecording};
 use crosshandle_handle::{BackendKind, DeviceUuid};
 use crosshandle_types::error::Result;
 use crosshandle_types::{
@@ -8,6 +8,7 @@ use crosshandle_types::{
     PartitionLimits,
 };
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A driver, which may be absent.
@@ -97,6 +98,26 @@ pub trait BackendRuntime {
 
     /// Returns a description of the runtime, if it is installed.
     fn description(&self) -> Option<String>;
+
+    /// Creates an empty recording, to which the program appends commands of the runtime.
+    fn create_recording(&self) -> Result<Arc<dyn NativeRecording>>;
+
+    /// Creates the runtime's object for memory that it uses in place.
+    ///
+    /// # Safety
+    /// The memory stays valid for reads and writes until the result is dropped and no command of
+    /// the runtime uses the object.
+    unsafe fn create_memory(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+    ) -> Result<Arc<dyn BackendRuntimeMemory>>;
+}
+
+/// A runtime's object for memory of this process.
+pub trait BackendRuntimeMemory: Send + Sync {
+    /// Returns the runtime's object.
+    fn raw(&self) -> usize;
 }
 
 /// The means to divide a device into parts.

@@ -141,7 +141,7 @@ pub use crosshandle_ipc::{
     BackendBlob, BackendEvent, BackendEvents, BackendObject, BackendPinner, BackendTimestamps,
     Import, Pin,
 };
-pub use device::{Backend, BackendDevice, BackendPartitions, BackendRuntime};
+pub use device::{Backend, BackendDevice, BackendPartitions, BackendRuntime, BackendRuntimeMemory};
 pub use graph::{
     BackendGraph, BackendGraphs, GraphNode, GraphNodes, GraphRun, PreparedNode, RecordedWork,
 };

@@ -13,7 +13,7 @@ pub use std::time::Instant;
 use crosshandle_events::{Awaited, Platform};
 #[cfg(not(fault_steps))]
 use crosshandle_os::futex;
-use crosshandle_os::{process, sleepers};
+use crosshandle_os::{process, sleepers, yields};
 #[cfg(fault_steps)]
 use fault_steps as futex;
 use std::time::Duration;
@@ -43,6 +43,16 @@ impl Platform for Os {
     #[inline(always)]
     fn spin_hint() {
         std::hint::spin_loop();
+    }
+
+    #[inline]
+    fn yield_cpu() -> bool {
+        yields::yield_cpu()
+    }
+
+    #[inline]
+    fn yielded(is_signalled: bool) {
+        yields::note(is_signalled);
     }
 
     #[inline(always)]

@@ -6,7 +6,9 @@
 set -eu
 cd "$(dirname "$0")/../../.."
 cargo build --quiet --package crosshandle-link --example two_hosts
-program=$PWD/${CARGO_TARGET_DIR:-target}/debug/examples/two_hosts
+target=${CARGO_TARGET_DIR:-target}
+case $target in /*) ;; *) target=$PWD/$target ;; esac
+program=$target/debug/examples/two_hosts
 name=xh-two-$$
 scratch=$(mktemp -d)
 export UCX_TLS=${UCX_TLS:-tcp,self}

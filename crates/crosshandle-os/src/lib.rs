@@ -8,6 +8,7 @@
 
 pub mod threads;
 
+pub mod arc_cell;
 pub mod cgroup;
 pub mod descriptor;
 pub mod descriptor_table;
@@ -22,3 +23,4 @@ pub mod process;
 pub mod sleepers;
 pub mod socket;
 pub mod tuning;
+pub mod yields;

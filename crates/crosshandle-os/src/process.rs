@@ -122,6 +122,14 @@ pub fn monotonic_nanoseconds() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Returns the time in nanoseconds of the system's monotonic clock at its latest tick, at most 10 ms
+/// ago. Reading it takes a fraction of the time of [`monotonic_nanoseconds`].
+#[inline]
+pub fn coarse_nanoseconds() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Calls `f` with all signals blocked, so that a thread that `f` starts never runs a signal
 /// handler.
 pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from conftest import START, Holder, Program
 from crosshandle import store
 from test_vllm import options
 
-LONG = " ".join(f"w{number % 1000}" for number in range(300))
+
+
+def prompt(start: int) -> str:
+    """Returns a prompt of 300 tokens: two full blocks of 128 tokens, and a part of a third one."""
+    return " ".join(f"w{(start + number) % 1000}" for number in range(300))
+
+
+LONG = prompt(0)
+FILES = 500
+"""Number of files that the small holder may open. It keeps 384 of them for connections."""
+PROMPTS = 4
+REPEATS = 20
 KV = {
     "kv_connector": "HolderConnector",
     "kv_connector_module_path": "crosshandle.engines.vllm_kv",
@@ -19,7 +32,13 @@ KV = {
 }
 
 
-def test_a_restarted_engine_finds_its_prefix_cache(start: Callable[..., Program], holder: Holder, checkpoint: Path) -> None:
+def blocks() -> list[str]:
+    return [held.name for held in store.ls() if held.name.startswith("kv/tiny/")]
+
+
+def test_a_restarted_engine_finds_its_prefix_cache(
+    start: Callable[..., Program], holder: Holder, checkpoint: Path, tmp_path: Path
+) -> None:
     def engine(**more: object) -> Program:
         program = start("vllm_engine.py", options(checkpoint, **{"max_model_len": 512, **more}))
         program.receive(START)
@@ -28,18 +47,45 @@ def test_a_restarted_engine_finds_its_prefix_cache(start: Callable[..., Program]
     plain = engine()
     expected = plain.ask("generate", [LONG], 8)
     other = plain.ask("generate", [LONG + " w5"], 8)
+    times = {"computed": plain.ask("times", [LONG], REPEATS)}
     plain.kill()
     first = engine(kv_transfer_config=KV)
     assert first.ask("generate", [LONG], 8) == expected
-    # 300 tokens are two full blocks of 128, and a part of a third one.
-    blocks = [held.name for held in store.ls() if held.name.startswith("kv/tiny/")]
-    assert len(blocks) == 2
+    assert len(blocks()) == 2
     assert first.ask("cached", [LONG]) == [256]
     first.kill()
     second = engine(kv_transfer_config=KV)
     assert second.ask("cached", [LONG]) == [256]
     assert second.ask("generate", [LONG], 8) == expected
     assert second.ask("generate", [LONG + " w5"], 8) == other
+    times["holder"] = second.ask("times", [LONG], REPEATS)
+    # vLLM's own connector that outlives an engine keeps blocks in files.
+    files: dict[str, Any] = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+    files["kv_connector_extra_config"] = {"shared_storage_path": str(tmp_path / "files")}
+    filed = engine(kv_transfer_config=files)
+    assert filed.ask("generate", [LONG], 8) == expected
+    times["files"] = filed.ask("times", [LONG], REPEATS)
+    filed.kill()
+    print({name: f"{statistics.median(taken) * 1e3:.1f} ms" for name, taken in times.items()})
     # Without the holder, the engine computes everything.
     holder.stop()
     assert second.ask("generate", [LONG], 8) == expected
+
+
+def test_the_oldest_blocks_leave_a_full_holder(start: Callable[..., Program], checkpoint: Path) -> None:
+    # The holder may open few files, so it has room for few blocks.
+    holder = Holder()
+    holder.start(["prlimit", f"--nofile={FILES}:{FILES}"])
+    try:
+        engine = start("vllm_engine.py", options(checkpoint, max_model_len=512, kv_transfer_config=KV))
+        engine.receive(START)
+        prompts = [prompt(31 * number) for number in range(PROMPTS)]
+        tokens = [engine.ask("generate", [one], 8) for one in prompts]
+        held = len(blocks())
+        assert 2 <= held < 2 * PROMPTS, f"{held} blocks"
+        # The latest prompt is held, and the first one is not.
+        assert engine.ask("cached", [prompts[-1]]) == [256]
+        assert engine.ask("cached", [prompts[0]]) == [0]
+        assert engine.ask("generate", [prompts[0]], 8) == tokens[0]
+    finally:
+        holder.stop()

@@ -28,6 +28,15 @@ def answer(engine: Any, call: list[Any]) -> Any:
         engine.reset_prefix_cache()
         outputs = engine.generate(arguments[0], SamplingParams(temperature=0, max_tokens=1), use_tqdm=False)
         return [output.num_cached_tokens for output in outputs]
+    if name == "times":
+        # The seconds until the first token, without the blocks in the engine's own cache.
+        taken = []
+        for _ in range(arguments[1]):
+            engine.reset_prefix_cache()
+            begin = time.perf_counter()
+            engine.generate(arguments[0], SamplingParams(temperature=0, max_tokens=1), use_tqdm=False)
+            taken.append(time.perf_counter() - begin)
+        return taken
     if name == "memory":
         return memory()
     return getattr(engine, name)(*arguments)

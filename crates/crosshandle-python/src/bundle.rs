@@ -162,6 +162,56 @@ pub(crate) fn unpack<'py>(
     Ok((bundle.structure, arrays))
 }
 
+/// Decodes a bundle of another host. `fetch` and `wait` reach the other host.
+///
+/// `fetch(handle, offset, nbytes)` returns memory of this process with a copy of the bytes. It is
+/// called for the table of a long bundle, and for each array with elements. Before that, `wait` is
+/// called once with the handle of each event and a signal number. Returns the structure and the
+/// arrays.
+#[pyfunction]
+pub(crate) fn unpack_copied<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    fetch: &Bound<'py, PyAny>,
+    wait: &Bound<'py, PyAny>,
+) -> PyResult<(String, Bound<'py, PyList>)> {
+    let fetched = |handle: MemoryHandle, range: Range<usize>| -> PyResult<Arc<SharedMemory>> {
+        let arguments = (
+            crate::handle::MemoryHandle(handle),
+            range.start,
+            range.len(),
+        );
+        fetch.call1(arguments)?.cast::<Memory>()?.get().shared()
+    };
+    let bundle = match Bundle::decode(data).map_err(refused)? {
+        Unpacked::Whole(bundle) => bundle,
+        Unpacked::Head(head) => {
+            let mut table = vec![0; head.len()];
+            let memory = fetched(*head.table(), 0..head.len())?;
+            let read: Result<_> = memory.memory.read(0, &mut table).map_err(Into::into);
+            read?;
+            head.finish(&table).map_err(refused)?
+        }
+    };
+    for signal in &bundle.signals {
+        wait.call1((EventHandle(signal.handle), signal.value))?;
+    }
+    let arrays = PyList::empty(py);
+    for array in bundle.arrays {
+        let mut layout = layout_of(array.layout)?;
+        // The bundle is the other host's word, so the range is checked before it is fetched.
+        layout.check(usize::try_from(array.handle.len()).unwrap_or(usize::MAX))?;
+        let bytes = layout.bytes();
+        layout.offset -= bytes.start;
+        let memory = match layout.elements() {
+            0 => default_context(py, None)?.get().nothing(py)?,
+            _ => fetched(array.handle, bytes)?,
+        };
+        arrays.append(Array::of(memory, layout, array.read_only)?)?;
+    }
+    Ok((bundle.structure, arrays))
+}
+
 /// Opens each event in a bundle once, in the first array's context. Returns one entry per signal.
 /// The entry is `None` if the event no longer exists but the signal had completed before the bundle
 /// was packed.

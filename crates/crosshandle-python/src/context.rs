@@ -28,8 +28,8 @@ use std::sync::{Arc, OnceLock};
 /// each allocation gets its own segment, so a process that opens one allocation cannot access
 /// another. `overcommit=True` allows host allocations larger than the machine's free memory, for
 /// programs that use only a part of an allocation. `socket_dir` is the directory in which processes
-/// find each other. Its default comes from the environment (see the README). `exchange_timeout` is
-/// the maximum number of seconds that an open call waits for the exporter. After that time the call
+/// find each other. `CROSSHANDLE_SOCKET_DIR` can change its default. `exchange_timeout` is the
+/// maximum number of seconds that an open call waits for the exporter. After that time the call
 /// raises `TimedOutError`.
 ///
 /// >>> context = crosshandle.Context("host", name="trainer")

@@ -45,7 +45,7 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::array::{Array, dtype_of, numpy_dtype};
     #[pymodule_export]
-    use crate::bundle::{forget_contexts, pack_shared, unpack};
+    use crate::bundle::{forget_contexts, pack_shared, unpack, unpack_copied};
     #[pymodule_export]
     use crate::channel::{Channel, Consumer, Item, Producer, Slot, open_channel};
     #[pymodule_export]

@@ -106,8 +106,8 @@ def test_an_array_shared_before_its_signal_is_waited_for(start: Start) -> None:
         assert int(crosshandle.open(bytes(bundle)).numpy()[0]) == 7
 
 
-# These two functions follow the README: one process makes an array and an event, and its peer fills
-# the array and signals the event.
+# These two functions follow the first program of the README: one process makes an array and an
+# event, and its peer fills the array and signals the event.
 
 
 def give(pipe: Any) -> None:

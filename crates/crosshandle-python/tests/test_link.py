@@ -163,3 +163,55 @@ def test_certificates_link_instead_of_a_token() -> None:
             link.connect(listener.address, certificates=files("user", "another.example"), data="tls")
         with link.connect(listener.address, certificates=files("user"), data="tls") as other:
             assert other.ended is None
+
+
+def own_bundle(pipe: Any, directory: str, token: str) -> None:
+    become_another_host(directory)
+    context = crosshandle.default_context()
+    numbers = crosshandle.asarray(np.arange(24, dtype="int32").reshape(4, 6))
+    ready = context.event()
+    ready.signal()
+    short = crosshandle.share({"part": numbers[1:, ::-2], "empty": crosshandle.empty((0, 3))}, event=ready)
+    many = crosshandle.share([crosshandle.full(3, number, dtype="int16") for number in range(500)])
+    with link.listen("127.0.0.1:0", context=context, token=token, data="tls") as listener:
+        pipe.send((listener.address, bytes(short), bytes(many)))
+        with listener.accept(timeout=DEADLINE):
+            pipe.recv()
+
+
+def test_bundles_of_another_host_are_copied(start: Start, tmp_path: Path) -> None:
+    from crosshandle import _crosshandle as rust
+    from crosshandle import _trees
+
+    token = link.new_token()
+    peer = start(own_bundle, str(tmp_path), token)
+    address, short, many = peer.receive()
+    waited: list[int] = []
+    fetched: list[int] = []
+    with link.connect(address, token=token, data="tls") as other:
+
+        def fetch(handle: crosshandle.MemoryHandle, offset: int, nbytes: int) -> crosshandle.Memory:
+            fetched.append(nbytes)
+            own = crosshandle.default_context().allocate(nbytes)
+            other.open_memory(handle, writable=False).copy_to(own, offset=offset, nbytes=nbytes)
+            return own
+
+        def wait(handle: crosshandle.EventHandle, number: int) -> None:
+            event = other.open_event(handle)
+            event.mirror.wait_value(number, timeout=DEADLINE)
+            waited.append(number)
+
+        tree = _trees.rearrange(*rust.unpack_copied(short, fetch, wait))
+        assert tree["part"].tolist() == [[11, 9, 7], [17, 15, 13], [23, 21, 19]]
+        assert tree["empty"].shape == (0, 3) and waited == [1]
+        # Only the array's own bytes cross: from the first to the last element.
+        assert fetched == [(23 - 7 + 1) * 4]
+        arrays = _trees.rearrange(*rust.unpack_copied(many, fetch, wait))
+        assert [array.tolist() for array in arrays] == [[number] * 3 for number in range(500)]
+        # Memory that is too short for an array is refused.
+        with pytest.raises(ValueError, match="has bytes up to"):
+            rust.unpack_copied(short, lambda handle, offset, nbytes: crosshandle.default_context().allocate(8), wait)
+        with pytest.raises(TypeError):
+            rust.unpack_copied(short, lambda handle, offset, nbytes: b"bytes", wait)
+        peer.send(None)
+    peer.end()

@@ -50,7 +50,7 @@
 //! All objects are `Send` and `Sync`. Loading and verifying start threads, and join them before
 //! they return.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod contents;

@@ -82,8 +82,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets the size in bytes of each thread's two staging buffers (default: 4 MiB). Memory that
-    /// the host cannot access is written through them.
+    /// Sets the size in bytes of each thread's two staging buffers (default: 4 MiB, maximum: 8
+    /// MiB). Memory that the host cannot access is written through them.
     pub fn staging_bytes(mut self, bytes: usize) -> Self {
         self.staging_bytes = bytes;
         self
@@ -145,8 +145,10 @@ impl LoadOptions {
         self.threads.max(1)
     }
 
+    /// Returns the size of a staging buffer. A piece uses both buffers of a thread.
     pub(crate) fn staging(&self) -> usize {
-        self.staging_bytes.clamp(MIN_STEP_BYTES, MAX_STEP_BYTES)
+        let most = hash::PIECE_BYTES as usize / 2;
+        self.staging_bytes.clamp(MIN_STEP_BYTES, most)
     }
 
     pub(crate) fn part(&self) -> usize {

@@ -196,7 +196,7 @@ pub mod event {
 
 /// Graphs: commands that are prepared once and run many times.
 pub mod graph {
-    pub use crate::api::command::graph::{ExecutableGraph, Graph, Node, Replaced};
+    pub use crate::api::command::graph::{ExecutableGraph, Graph, Node, Replaced, SignalCursor};
 }
 
 /// Images, samplers, and views through which kernels reach images.
@@ -225,7 +225,7 @@ pub mod memory {
 
 /// A driver's own objects, for programs that also call the driver.
 pub mod native {
-    pub use crate::api::native::{NativeEvent, NativeRecording};
+    pub use crate::api::native::{NativeEvent, NativeRecording, RuntimeMemory};
     pub use crosshandle_types::{DriverAllocation, NativeObject, NativeRuntime, Ownership};
 }
 

@@ -352,8 +352,8 @@ fn every_thread_of_the_library_has_a_documented_name() {
 }
 
 #[test]
-fn there_are_nine_kinds_of_threads() {
-    assert_eq!(documented().len(), 9, "{:?}", documented());
+fn there_are_ten_kinds_of_threads() {
+    assert_eq!(documented().len(), 10, "{:?}", documented());
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod library;
 mod program;
 mod promises;
 mod queue;
+mod recording;
 mod runtime;
 mod search;
 mod types;
@@ -34,5 +35,6 @@ pub use image::{
 pub use kernel::{Argument, Kernel, KernelInfo, Parameter, name_of, program_of, release};
 pub use program::{Code, Image, Program, constant_sizes};
 pub use queue::{Completion, Queue, Shape};
+pub use recording::{MemoryObject, Recording};
 pub use runtime::{Limits, Runtime};
 pub use search::{LIBRARY_VARIABLE, REMEDY, is_at_hand, load_loader};

@@ -97,6 +97,7 @@ functions! {
     clCreateCommandQueueWithProperties(cl_context, cl_device_id, *const cl_bitfield, *mut cl_int) -> cl_command_queue;
     clReleaseCommandQueue(cl_command_queue) -> cl_int;
     clEnqueueNDRangeKernel(cl_command_queue, cl_kernel, cl_uint, *const usize, *const usize, *const usize, cl_uint, *const cl_event, *mut cl_event) -> cl_int;
+    clCreateBuffer(cl_context, cl_bitfield, usize, *mut c_void, *mut cl_int) -> cl_mem;
     clCreateImage(cl_context, cl_bitfield, *const cl_image_format, *const cl_image_desc, *mut c_void, *mut cl_int) -> cl_mem;
     clGetImageInfo(cl_mem, cl_uint, usize, *mut c_void, *mut usize) -> cl_int;
     clReleaseMemObject(cl_mem) -> cl_int;

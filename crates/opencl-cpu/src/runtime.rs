@@ -3,6 +3,7 @@
 use crate::failure::{Failure, check};
 use crate::image::ImageLimits;
 use crate::library::Library;
+use crate::recording::{CreateRecording, EnqueueRecording, FinishRecording, RecordingFunctions};
 use crate::search;
 use crate::types::*;
 use std::ffi::{CStr, OsStr, OsString, c_void};
@@ -52,6 +53,7 @@ pub(crate) struct Extra {
     pub(crate) variable_pointer: Option<VariablePointer>,
     pub(crate) suggested_size: Option<SuggestedSize>,
     pub(crate) concurrent_groups: Option<ConcurrentGroups>,
+    pub(crate) recordings: Option<RecordingFunctions>,
 }
 
 /// The type of `clGetDeviceGlobalVariablePointerINTEL`.
@@ -229,9 +231,29 @@ impl Extra {
             };
             (!found.is_null()).then_some(found)
         };
+        let recordings = || {
+            // SAFETY: the extension defines these types for the functions of these names.
+            unsafe {
+                Some(RecordingFunctions {
+                    create: std::mem::transmute::<*mut c_void, CreateRecording>(find(
+                        c"clCreateCommandBufferKHR",
+                    )?),
+                    finalize: std::mem::transmute::<*mut c_void, FinishRecording>(find(
+                        c"clFinalizeCommandBufferKHR",
+                    )?),
+                    enqueue: std::mem::transmute::<*mut c_void, EnqueueRecording>(find(
+                        c"clEnqueueCommandBufferKHR",
+                    )?),
+                    release: std::mem::transmute::<*mut c_void, FinishRecording>(find(
+                        c"clReleaseCommandBufferKHR",
+                    )?),
+                })
+            }
+        };
         // SAFETY: the extensions define these types for the functions of these names.
         unsafe {
             Self {
+                recordings: recordings(),
                 variable_pointer: find(c"clGetDeviceGlobalVariablePointerINTEL")
                     .map(|found| std::mem::transmute::<*mut c_void, VariablePointer>(found)),
                 suggested_size: find(c"clGetKernelSuggestedLocalWorkSizeKHR")

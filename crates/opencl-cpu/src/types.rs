@@ -40,6 +40,8 @@ handles! {
     cl_event
     cl_mem
     cl_sampler
+    /// Of the extension `cl_khr_command_buffer`.
+    cl_command_buffer_khr
 }
 
 pub(crate) const CL_SUCCESS: cl_int = 0;
@@ -120,6 +122,7 @@ pub(crate) const CL_EVENT_COMMAND_EXECUTION_STATUS: cl_uint = 0x11D3;
 pub(crate) const CL_COMPLETE: cl_int = 0;
 
 pub(crate) const CL_MEM_READ_WRITE: cl_bitfield = 1;
+pub(crate) const CL_MEM_USE_HOST_PTR: cl_bitfield = 1 << 3;
 pub(crate) const CL_IMAGE_ELEMENT_SIZE: cl_uint = 0x1111;
 pub(crate) const CL_MEM_OBJECT_IMAGE2D: cl_uint = 0x10F1;
 pub(crate) const CL_MEM_OBJECT_IMAGE3D: cl_uint = 0x10F2;

@@ -1,18 +1,23 @@
 //! Tables and plots of benchmark results in pages, generated from files in `benches/results`.
 //!
-//! A page names the file, and the rows by the starts of their identifiers:
+//! A page names the suite, and the rows by the starts of their identifiers:
 //!
 //! ```text
-//! <!-- figures 2026-11-28-0123abcd-host.json handles. events. -->
+//! <!-- figures host.json handles. events. -->
 //! <!-- end of figures -->
 //! ```
 //!
-//! `cargo xtask figures` writes the table between the two lines. A line `plot` in place of
-//! `figures` writes an image next to the pages, and a reference to it. `cargo xtask style` fails if
-//! a page or an image differs from the files.
+//! `cargo xtask figures` writes between the two lines what the first word asks for:
+//!
+//! - `figures`: a table
+//! - `faster`, `slower`: a list of the rows that are clearly faster or slower than their raw
+//!   technique. Several suites may be named.
+//! - `bars`, `lines`, `bandwidth`: a plot of the results, or of the results against the size
+//!
+//! The newest file of the suite is used. If there is none, the page says how to record one.
+//! `cargo xtask style` fails if a page or an image differs from the files.
 
 mod plot;
-pub(crate) mod record;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +25,7 @@ use std::fs;
 
 use crate::Result;
 use crate::workspace::Workspace;
-use record::{Record, Row, Statistic};
+use bench_report::{Record, Row, Unit, spread, verdict};
 
 /// The directory of the results, from the root of the checkout.
 pub(crate) const RESULTS: &str = "benches/results";
@@ -90,50 +95,86 @@ fn page_with_figures(path: &str, page: &str, files: &Files) -> Result<(String, F
         if !lines.by_ref().any(|line| line.trim_end() == END) {
             return Err(format!("{path}: `{}` has no line `{END}`", line.trim_end()));
         }
-        let file = format!("{RESULTS}/{}", marker.file);
-        let json = files
-            .get(&file)
-            .ok_or_else(|| format!("{path}: there is no tracked file {file}"))?;
-        let record = Record::parse(json).map_err(|error| format!("{file}: {error}"))?;
-        let rows = marker.rows(&record);
-        if rows.is_empty() {
-            return Err(format!(
-                "{path}: {file} has none of the rows that `{}` names",
-                line.trim_end()
-            ));
-        }
+        let found = marker.records(files)?;
+        let nothing = || {
+            let marker = line.trim_end();
+            format!("{path}: {RESULTS} has nothing that `{marker}` can show")
+        };
         text.push('\n');
-        match marker.is_plot {
-            false => text.push_str(&table(&record, &marker, &rows)),
-            true => {
-                let name = format!("{}.svg", marker.file.trim_end_matches(".json"));
-                let _ = writeln!(
-                    text,
-                    "![Ratios to the raw technique]({}{name})",
-                    relative(path)
-                );
-                images.insert(format!("{PLOTS}/{name}"), plot::svg(&record, &rows));
+        let mut chosen = Vec::new();
+        for (suite, found) in &found {
+            let Some((file, record)) = found else {
+                if !matches!(marker.kind, Kind::Plot(_)) {
+                    let command = suite.replace('-', " ");
+                    let _ = writeln!(
+                        text,
+                        "- No run is recorded yet: `cargo xtask bench {command} --record 3`."
+                    );
+                }
+                continue;
+            };
+            let rows = marker.rows(record);
+            if rows.is_empty() {
+                return Err(nothing());
             }
+            match marker.kind {
+                Kind::Table => text.push_str(&table(path, record, file, &rows)),
+                Kind::Faster | Kind::Slower => chosen.push((*file, record, rows)),
+                Kind::Plot(kind) => {
+                    let name = marker.image(suite);
+                    let drawn = plot::svgs(kind, record, &rows).ok_or_else(nothing)?;
+                    for (theme, svg) in drawn {
+                        images.insert(format!("{PLOTS}/{name}-{theme}.svg"), svg);
+                    }
+                    let place = format!("{}{name}", relative(path, "docs/plots/"));
+                    let _ = writeln!(
+                        text,
+                        "<picture>\n<source media=\"(prefers-color-scheme: dark)\" \
+                         srcset=\"{place}-dark.svg\">\n\
+                         <img alt=\"{}\" src=\"{place}-light.svg\">\n</picture>",
+                        kind.describes(),
+                    );
+                }
+            }
+        }
+        if !chosen.is_empty() {
+            if chosen.len() < found.len() {
+                text.push('\n');
+            }
+            text.push_str(&list(path, &marker, &chosen));
         }
         let _ = writeln!(text, "\n{END}");
     }
     Ok((text, images))
 }
 
-/// Returns the path from a page to the directory of the images.
-fn relative(page: &str) -> &'static str {
-    match page.starts_with("docs/") {
-        true => "plots/",
-        false => "docs/plots/",
+/// Returns the path of a directory from a page.
+fn relative(page: &str, directory: &str) -> String {
+    let up = "../".repeat(page.matches('/').count());
+    match directory.strip_prefix("docs/") {
+        Some(below) if page.starts_with("docs/") => below.to_owned(),
+        _ => up + directory,
     }
 }
 
+/// What a marker asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Table,
+    Faster,
+    Slower,
+    Plot(plot::Kind),
+}
+
+/// A suite, and its newest file with the results, if there is one.
+type Newest<'a, 'f> = (&'a str, Option<(&'f str, Record)>);
+
 /// A line of a page that asks for figures.
 struct Marker<'a> {
-    file: &'a str,
+    kind: Kind,
+    suites: Vec<&'a str>,
     /// Starts of the identifiers of rows. If there are none, all rows are shown.
     starts: Vec<&'a str>,
-    is_plot: bool,
 }
 
 impl<'a> Marker<'a> {
@@ -143,105 +184,185 @@ impl<'a> Marker<'a> {
             .strip_prefix("<!-- ")?
             .strip_suffix(" -->")?;
         let mut words = inside.split_whitespace();
-        let is_plot = match words.next()? {
-            "figures" => false,
-            "plot" => true,
+        let kind = match words.next()? {
+            "figures" => Kind::Table,
+            "faster" => Kind::Faster,
+            "slower" => Kind::Slower,
+            "bars" => Kind::Plot(plot::Kind::Bars),
+            "lines" => Kind::Plot(plot::Kind::Lines),
+            "bandwidth" => Kind::Plot(plot::Kind::Bandwidth),
             _ => return None,
         };
+        let (files, starts): (Vec<_>, _) = words.partition(|word| word.ends_with(".json"));
+        let suites = files.iter().map(|file| file.trim_end_matches(".json"));
         Some(Self {
-            file: words.next()?,
-            starts: words.collect(),
-            is_plot,
+            kind,
+            suites: suites.collect(),
+            starts,
         })
+    }
+
+    /// Reads the newest results of each suite that the marker names, if there are any.
+    fn records<'f>(&self, files: &'f Files) -> Result<Vec<Newest<'a, 'f>>> {
+        let newest = |suite: &&'a str| {
+            let mut found: Option<(&str, Record)> = None;
+            for (path, json) in files {
+                let name = path
+                    .strip_prefix(RESULTS)
+                    .and_then(|name| name.strip_prefix('/'));
+                let Some(name) = name.filter(|name| is_of(suite, name)) else {
+                    continue;
+                };
+                let record = Record::parse(json).map_err(|error| format!("{path}: {error}"))?;
+                if found
+                    .as_ref()
+                    .is_none_or(|(_, other)| other.date <= record.date)
+                {
+                    found = Some((name, record));
+                }
+            }
+            Ok((*suite, found))
+        };
+        self.suites.iter().map(newest).collect()
     }
 
     /// Returns each row of the results that the marker names, as it was measured in each run.
     fn rows<'r>(&self, record: &'r Record) -> Vec<Vec<&'r Row>> {
-        let first = record.runs.first().map_or(&[][..], |run| &run.rows);
-        let is_named = |id: &str| {
-            self.starts.is_empty() || self.starts.iter().any(|start| id.starts_with(start))
+        record.rows(|row| {
+            self.starts.is_empty() || self.starts.iter().any(|start| row.id.starts_with(start))
+        })
+    }
+
+    /// Returns the name of the marker's image, without the theme.
+    fn image(&self, suite: &str) -> String {
+        let kind = match self.kind {
+            Kind::Plot(plot::Kind::Lines) => "lines",
+            Kind::Plot(plot::Kind::Bandwidth) => "bandwidth",
+            _ => "bars",
         };
-        let named = first.iter().filter(|row| is_named(&row.id));
-        let runs_of = |row: &Row| {
-            let runs = record.runs.iter();
-            runs.flat_map(|run| &run.rows)
-                .filter(|other| other.id == row.id)
-                .collect()
-        };
-        named.map(runs_of).collect()
+        let parts = [suite, kind];
+        let parts = parts.iter().chain(&self.starts);
+        let parts: Vec<_> = parts.map(|part| part.trim_matches(['.', '-'])).collect();
+        parts.join("-")
     }
 }
 
-/// Returns a table with its date, commit and machine.
-fn table(record: &Record, marker: &Marker<'_>, rows: &[Vec<&Row>]) -> String {
+/// Returns whether a file has results of a suite. Its name is DATE-COMMIT-SUITE.json.
+fn is_of(suite: &str, file: &str) -> bool {
+    file.trim_end_matches(".json").splitn(5, '-').nth(4) == Some(suite)
+}
+
+/// Ratios between these are neither faster nor slower.
+const SAME: [f64; 2] = [0.91, 1.1];
+
+/// Returns a list of the rows that are faster, or slower, than their raw technique.
+fn list(page: &str, marker: &Marker<'_>, chosen: &[(&str, &Record, Vec<Vec<&Row>>)]) -> String {
+    let mut found = Vec::new();
+    for runs in chosen.iter().flat_map(|(.., rows)| rows) {
+        let ratio = spread(runs.iter().filter_map(|row| row.ratio));
+        let (Some([_, ratio, _]), Some(row)) = (ratio, runs.first()) else {
+            continue;
+        };
+        let median = |values: Vec<f64>| {
+            spread(values.into_iter())
+                .map_or_else(String::new, |[_, middle, _]| row.unit.show(middle))
+        };
+        let ours = median(runs.iter().filter_map(|row| row.value(row.ours)).collect());
+        let raw = median(runs.iter().filter_map(|row| row.value(row.raw)).collect());
+        let is_listed = match marker.kind {
+            Kind::Faster => ratio <= SAME[0],
+            _ => ratio >= SAME[1],
+        };
+        if is_listed {
+            let line = format!(
+                "| {} | {ours} | {raw} | {} | {} |",
+                row.title(),
+                Unit::Times.show(ratio),
+                row.raw_technique
+            );
+            found.push((ratio, line));
+        }
+    }
+    found.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    if marker.kind == Kind::Slower {
+        found.reverse();
+    }
+    if found.is_empty() {
+        return "None of the measured rows.\n".to_owned();
+    }
+    let mut text = "| what | ours | raw or peer | ratio | compared with |\n\
+                    |---|---:|---:|---:|---|\n"
+        .to_owned();
+    for (_, line) in found {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text.push('\n');
+    for (file, record, _) in chosen {
+        text.push_str(&origin(page, record, file));
+    }
+    text
+}
+
+/// Describes where results come from.
+fn origin(page: &str, record: &Record, file: &str) -> String {
     let mut text = format!(
-        "`{}`, {}, commit {}, {} runs\\\n{} ([all rows]({}))\n\n",
+        "`{}`, {}, commit {}, {} runs\\\n{}\\\n[all rows]({}{file})\n\n",
         record.command,
         record.date,
         record.commit,
         record.runs.len(),
         record.machine(),
-        format_args!("../{RESULTS}/{}", marker.file),
+        relative(page, "benches/results/"),
     );
-    for (name, version) in &record.peers {
-        let _ = writeln!(text, "- {name} {version}");
+    let peers = record.peers.iter();
+    let peers: Vec<_> = peers
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
+    if !peers.is_empty() {
+        let _ = writeln!(text, "Versions: {}\n", peers.join(", "));
     }
-    if !record.peers.is_empty() {
-        text.push('\n');
-    }
+    text
+}
+
+/// Returns a table with its date, commit and machine.
+fn table(page: &str, record: &Record, file: &str, rows: &[Vec<&Row>]) -> String {
+    let mut text = origin(page, record, file);
     text.push_str(
         "| what | ours | raw | ratio | lowest to highest run | target | verdict | raw technique |\n\
          |---|---:|---:|---:|---:|---:|---|---|\n",
     );
     for runs in rows {
         let Some(row) = runs.first() else { continue };
-        let p99 = match row.statistic {
-            Statistic::P50 => "",
-            Statistic::P99 => ", p99",
+        let ours = spread(runs.iter().filter_map(|row| row.value(row.ours)));
+        let raw = spread(runs.iter().filter_map(|row| row.value(row.raw)));
+        let ratio = spread(runs.iter().filter_map(|row| row.ratio));
+        let show = |values: Option<[f64; 3]>, unit: Unit| {
+            values.map_or_else(|| "–".to_owned(), |[_, middle, _]| unit.show(middle))
         };
-        let of = |value: fn(&Row) -> Option<f64>| {
-            let mut values: Vec<_> = runs.iter().filter_map(|row| value(row)).collect();
-            values.sort_unstable_by(f64::total_cmp);
-            values
-        };
-        let (ours, raw, ratios) = (of(Row::ours), of(Row::raw), of(|row| row.ratio));
-        let show = |values: &[f64]| {
-            median(values).map_or_else(|| "–".to_owned(), |value| row.unit.show(value))
-        };
-        let (ratio, spread) = match (ratios.first(), ratios.last(), median(&ratios)) {
-            (Some(low), Some(high), Some(middle)) => (
-                record::times(middle),
-                format!("{} to {}", record::times(*low), record::times(*high)),
-            ),
-            _ => match (ours.first(), ours.last()) {
-                (Some(low), Some(high)) => (
-                    "–".to_owned(),
-                    format!("{} to {}", row.unit.show(*low), row.unit.show(*high)),
-                ),
-                _ => ("–".to_owned(), "–".to_owned()),
-            },
+        let range = |values: Option<[f64; 3]>, unit: Unit| {
+            values.map_or_else(
+                || "–".to_owned(),
+                |[low, _, high]| format!("{} to {}", unit.show(low), unit.show(high)),
+            )
         };
         let _ = writeln!(
             text,
-            "| {}{p99} | {} | {} | {ratio} | {spread} | {} | {} | {} |",
-            row.what,
-            show(&ours),
-            show(&raw),
-            row.target.show(row.unit),
-            record::verdict(runs),
+            "| {} | {} | {} | {} | {} | {} | {} | {} |",
+            row.title(),
+            show(ours, row.unit),
+            show(raw, row.unit),
+            show(ratio, Unit::Times),
+            match ratio {
+                Some(_) => range(ratio, Unit::Times),
+                None => range(ours, row.unit),
+            },
+            row.show_target(),
+            verdict(runs),
             row.raw_technique,
         );
     }
     text
-}
-
-/// Returns the median of sorted values.
-fn median(values: &[f64]) -> Option<f64> {
-    let middle = values.len() / 2;
-    match values.len() % 2 {
-        1 => values.get(middle).copied(),
-        _ => Some((values.get(middle.checked_sub(1)?)? + values.get(middle)?) / 2.0),
-    }
 }
 
 #[cfg(test)]

@@ -5,16 +5,18 @@
 #
 # Variables, with their defaults in parentheses:
 # - PARTS: the parts to run, of driver, suite, link, deaths, clients, interop, programs,
-#   python, holder, store, checker, bench and bench-python (all).
+#   python, holder, store, engines, checker, bench, bench-python and peers (all).
 # - JOBS: number of cases at a time (half of the CPUs, at most 8).
 # - LIMIT: time limit of each run, in seconds (300).
-# - BENCH: options of the benchmark (--quick).
+# - RECORD: number of runs of the benchmarks, which write their results as JSON files into OUT (3).
+# - BENCH, BENCH_PYTHON, PEERS: more options of the benchmarks ("--only gpu" for PEERS).
 # - DEATHS: options of 'conformance gpu-deaths'.
 # - CLAIMS, CLAIM_SECONDS: number of a holder's writers that are killed (200), and time limit (120).
 # - HOLDER, HOLDER_SECONDS: number of a holder's other processes that are killed (500), and time
 #   limit (120).
 # - EXAMPLE_MIB: size of the model in the holder's example, in MiB (1024).
 # - STORE: options of the store's benchmark.
+# - UPDATES: options of the benchmark of weight updates.
 # - OUT: directory for the complete outputs (results).
 #
 # The exit code is 1 if anything failed.
@@ -27,7 +29,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python holder store checker bench bench-python"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python holder store engines checker bench bench-python peers"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -202,6 +204,7 @@ unpacked() {
 if wants driver; then
     run "driver" "$here/crosshandle-cuda-units" --include-ignored --test-threads 1
     run "driver, adapter" "$here/adapter-units" on_a_gpu --include-ignored --test-threads 1
+    run "driver, store" "$here/store-units" on_a_gpu --include-ignored --test-threads 1
     run "names of threads" "$here/crosshandle-threads" --exact every_thread_of_the_library_has_a_documented_name
 fi
 if wants suite; then
@@ -275,12 +278,21 @@ if wants store; then
         # shellcheck disable=SC2086
         run "store figures" env "PYTHONPATH=$site" python3 -B "$here/python/bench/store.py" ${STORE-}
         cat "$out/store-figures.log"
-        # Weight updates of two engines, next to the steps of vLLM's backend `ipc`.
-        # shellcheck disable=SC2086
-        run "update figures" env "PYTHONPATH=$site" python3 -B "$here/python/bench/updates.py" ${UPDATES-}
-        cat "$out/update-figures.log"
     else
         row "store: no pytest, or no torch" 0 1 0 0
+    fi
+fi
+# Integrations, next to the steps of the packages that they replace: Ray's transport `CUDA_IPC`,
+# LMCache's events, and vLLM's backend `ipc` with two engines.
+if wants engines; then
+    if python_module && python3 -c 'import torch'; then
+        run "engine steps, ray" env "PYTHONPATH=$site" python3 -B "$here/python/bench/engine_steps.py" ray
+        run "engine steps, events" env "PYTHONPATH=$site" python3 -B "$here/python/bench/engine_steps.py" events
+        # shellcheck disable=SC2086
+        run "engine steps, updates" env "PYTHONPATH=$site" python3 -B "$here/python/bench/updates.py" ${UPDATES-}
+        cat "$out"/engine-steps-*.log
+    else
+        row "engines: no torch" 0 1 0 0
     fi
 fi
 # The driver's own checker runs the same cases. A call that the driver refuses is no error here.
@@ -289,17 +301,37 @@ if wants checker && command -v compute-sanitizer > /dev/null; then
     run "compute-sanitizer" "$here/conformance" --device cuda:0 --peer-device cuda:0 --jobs "$jobs" \
         --under "$checker --error-exitcode 9" $filter
 fi
+# Benchmarks write files of results, which belong into benches/results of the checkout.
+measure() {
+    suite=$1
+    shift
+    run "bench $suite" "$@" --record "${RECORD:-3}" --into "$out" --commit "$(cat "$here/commit")"
+    cat "$log"
+}
 if wants bench; then
     # shellcheck disable=SC2086
-    run "bench cuda" "$here/bench" cuda ${BENCH---quick}
-    cat "$out/bench-cuda.log"
+    measure cuda "$here/bench" cuda ${BENCH-}
 fi
 if wants bench-python; then
     if python_module && python3 -c 'import torch'; then
-        run "bench python" env "PYTHONPATH=$site" python3 -B "$here/python/bench/bench.py" gpu
-        cat "$out/bench-python.log"
+        # shellcheck disable=SC2086
+        measure python env "PYTHONPATH=$site" "$here/bench" python gpu \
+            --scripts "$here/python/bench" ${BENCH_PYTHON-}
     else
         row "bench python: no torch" 0 1 0 0
+    fi
+fi
+# Other libraries. The pack has wheels of some; torch is the machine's.
+if wants peers; then
+    if python_module && python3 -c 'import torch'; then
+        for wheel in "$here"/peers/*.whl; do
+            [ -f "$wheel" ] && python3 -m zipfile -e "$wheel" "$out/peers"
+        done
+        # shellcheck disable=SC2086
+        measure peers env "PYTHONPATH=$site:$out/peers" "$here/bench" peers \
+            --scripts "$here/python/bench" ${PEERS---only gpu}
+    else
+        row "bench peers: no torch" 0 1 0 0
     fi
 fi
 

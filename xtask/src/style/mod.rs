@@ -1,5 +1,6 @@
 //! Rules of text and structure that Cargo, rustfmt and Clippy do not check.
 
+mod anchors;
 mod crates;
 mod evidence;
 mod glossary;
@@ -10,6 +11,8 @@ mod sizes;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
+
+pub(crate) use anchors::joined;
 
 use crate::workspace::Workspace;
 use crate::{Result, figures};
@@ -39,6 +42,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     for (path, text) in &files {
         add(path, prose::check(path, text));
         add(path, paths::check(path, text, &files));
+        add(path, anchors::check(path, text, &files));
         add(path, sizes::check(path, text));
         add(path, switches(path, text));
         add(path, kinds(path, text, self::text(&files, ARCHITECTURE)));

@@ -8,17 +8,18 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{DEVELOPMENT, PACKAGE, copy_tree, empty, install, make, write};
-use crate::Result;
 use crate::python::{Environment, command};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
+use crate::{Result, debian};
 
 /// Time limit of the package's tests. They take about a minute on an idle machine.
 const TEST_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// Time limit of the tour, which takes seconds.
 const TOUR_LIMIT: Duration = Duration::from_secs(2 * 60);
-/// The file with the tests over the Unified Runtime adapter.
+/// The files with the tests over the Unified Runtime adapter: those of memory, and of events.
 const USM_TESTS: &str = "test_usm.py";
+const EVENT_TESTS: &str = "test_dpctl_events.py";
 /// Libraries that the package uses if they are installed. Pyright gets stubs instead, in which
 /// every name has any type.
 const STUBBED: [&str; 13] = [
@@ -56,7 +57,17 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Vec<String>> {
     installed.tests(&installed.environment, "python tests", None)?;
     if cfg!(target_arch = "x86_64") {
         let dpctl = Environment::ensure(workspace)?;
-        installed.tests(&dpctl, "python tests with dpctl", Some(USM_TESTS))?;
+        for (name, file) in [("memory", USM_TESTS), ("events", EVENT_TESTS)] {
+            installed.tests(
+                &dpctl,
+                &format!("python tests with dpctl, {name}"),
+                Some(file),
+            )?;
+        }
+        match debian::loader(workspace) {
+            Ok(loader) => installed.tests_on_level_zero(&dpctl, &loader)?,
+            Err(reason) => skipped.push(format!("dpctl over Level Zero: {reason}")),
+        }
         installed.tour(&dpctl, "python tour with dpctl", false)?;
     } else {
         skipped.push("arrays of dpctl: its packages are for x86-64".to_owned());
@@ -111,12 +122,36 @@ impl<'a> Installed<'a> {
 
     /// Runs the package's tests, or one file of them.
     fn tests(&self, environment: &Environment, name: &str, file: Option<&str>) -> Result<()> {
+        self.run(self.pytest(environment, file), name)
+    }
+
+    /// Runs the tests of events over the simulated Level Zero driver, as
+    /// `docs/integrations.md` describes.
+    fn tests_on_level_zero(&self, environment: &Environment, loader: &Path) -> Result<()> {
+        let build = self
+            .workspace
+            .cargo(&["build", "--locked", "--package", "level-zero-sim"]);
+        Step::new(self.workspace, "the simulated driver", build).run()?;
+        let driver = self.workspace.target.join("debug").join("libze_sim.so");
+        let mut pytest = self.pytest(environment, Some(EVENT_TESTS));
+        pytest
+            .env("CROSSHANDLE_TEST_ADAPTER", "level_zero")
+            .env("ZE_ENABLE_ALT_DRIVERS", driver)
+            .env("LD_LIBRARY_PATH", loader);
+        self.run(pytest, "python tests with dpctl, events on Level Zero")
+    }
+
+    fn pytest(&self, environment: &Environment, file: Option<&str>) -> Command {
         let tests = self.workspace.root.join(PACKAGE).join("tests");
         let mut pytest = self.python(environment);
         pytest
             .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
             .arg(file.map_or(tests.clone(), |file| tests.join(file)))
             .env("JAX_PLATFORMS", "cpu");
+        pytest
+    }
+
+    fn run(&self, pytest: Command, name: &str) -> Result<()> {
         Step::new(self.workspace, name, pytest)
             .limit(TEST_LIMIT)
             .run()

@@ -4,7 +4,6 @@ mod check;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::Result;
 use crate::python::{Environment, command};
@@ -52,7 +51,7 @@ const TAGS: [u32; 9] = [17, 28, 31, 34, 35, 36, 37, 38, 39];
 /// Maximum size of a wheel for installation elsewhere, in bytes.
 const LARGEST: u64 = 12_000_000;
 /// The directory of the Python benchmarks.
-const BENCHES: &str = "benches/python";
+pub(crate) const BENCHES: &str = "benches/python";
 
 struct Profile {
     name: &'static str,
@@ -77,18 +76,13 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Builds the wheel, and returns a command that runs the benchmarks with it.
-pub(crate) fn bench(workspace: &Workspace) -> Result<Command> {
+/// Builds the wheel, installs it for benchmarks, and returns the directory of the module.
+pub(crate) fn measured(workspace: &Workspace) -> Result<PathBuf> {
     let environment = Environment::for_wheel(workspace)?;
     let wheel = make(workspace, &environment, &RELEASE)?;
     let installed = workspace.target.join("wheel").join("measured");
     install(workspace, &environment, &wheel, &installed)?;
-    let mut bench = command(&environment.python());
-    bench
-        .arg(workspace.root.join(BENCHES).join("bench.py"))
-        .env("PYTHONPATH", &installed)
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    Ok(bench)
+    Ok(installed)
 }
 
 /// Builds the wheel, and copies it with its tests, the documents and its benchmarks to a directory.

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
 use crate::suite::PASSED;
-use crosshandle::graph::Graph;
+use crosshandle::graph::{Graph, SignalCursor};
 use crosshandle::{Command, Error, Memory, QueueOrder, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -286,5 +286,70 @@ pub(crate) fn they_are_nested_and_updated(harness: &Harness) -> Verdict {
     queue.finish_timeout(deadline())?;
     let bytes = transfer.read(&memory, 3 * BLOCK, BLOCK)?;
     assert!(bytes.iter().all(|byte| *byte == 5));
+    PASSED
+}
+
+/// Runs that wait with a cursor take the next signals, in several graphs, nested graphs and other
+/// commands. All runs are submitted before the first signal. A graph that would both signal an
+/// event and wait for its next signal is refused.
+pub(crate) fn cursors_take_the_next_signals(harness: &Harness) -> Verdict {
+    const RUNS: u64 = 6;
+    let context = harness.context()?;
+    let memory = context.allocate(2 * BLOCK)?;
+    let (event, done) = (context.create_event()?, context.create_event()?);
+    let peer = harness.peer()?;
+    peer.ask(format!("open-event event {}", event.handle()?))?;
+    peer.ask("queue q")?;
+    let cursor = SignalCursor::new(&event);
+    // The first two signals have another purpose.
+    event.signal_value(2)?;
+    cursor.skip_to(2);
+    cursor.skip_to(1);
+    let mut graph = Graph::new(&context);
+    let twice = [&cursor, &cursor];
+    let waits = graph.add_after_next(fill(&memory, 3)?, &[], &twice)?;
+    graph.add(copy(&memory, 0, 1)?, &[waits])?;
+    let single = graph.instantiate()?;
+    let mut around = Graph::new(&context);
+    let nested = around.add(single.command(), &[])?;
+    around.add_after_next(Command::marker(), &[nested], &[&cursor])?;
+    let double = around.instantiate()?;
+    let queue = context.create_queue()?;
+    for _ in 0..RUNS {
+        queue.submit(single.command().signal(&done))?;
+        queue.submit(double.command().signal(&done))?;
+        let next = Command::marker().after_value(&event, cursor.take());
+        queue.submit(next.signal(&done))?;
+    }
+    assert_eq!(cursor.position(), 2 + 4 * RUNS);
+    let mut complete = 0;
+    for signals in (0..RUNS).flat_map(|_| [1, 2, 1]) {
+        assert!(
+            !done.try_wait_value(complete + 1)?,
+            "run {complete} did not wait"
+        );
+        for _ in 0..signals {
+            peer.ask("submit q barrier signal=event")?;
+        }
+        complete += 1;
+        done.wait_value_timeout(complete, deadline())?;
+    }
+    queue.finish_timeout(deadline())?;
+    let refused = |result: Result<_>| matches!(result, Err(Error::Unsupported(_)));
+    let signal = || Command::marker().signal(&event);
+    let mut graph = Graph::new(&context);
+    graph.add(signal(), &[])?;
+    assert!(refused(graph.add_after_next(
+        Command::marker(),
+        &[],
+        &[&cursor]
+    )));
+    assert!(refused(graph.add(double.command(), &[])));
+    let mut graph = Graph::new(&context);
+    assert!(refused(graph.add_after_next(signal(), &[], &[&cursor])));
+    graph.add_after_next(Command::marker(), &[], &[&cursor])?;
+    assert!(refused(graph.add(signal(), &[])));
+    // The refused nodes are not part of the graph.
+    assert_eq!(graph.len(), 1);
     PASSED
 }

@@ -10,7 +10,7 @@ pub(super) use context_guard::await_condition;
 use super::context::CudaContext;
 use super::driver::{ContextHandle, Current, DeviceHandle, Driver};
 use super::info;
-use super::memory::NVIDIA_MAJOR;
+use super::memory::{KeptRanges, NVIDIA_MAJOR};
 use super::scheduler::Scheduler;
 use clock::Clock;
 use context_guard::ContextGuard;
@@ -123,6 +123,7 @@ pub(super) struct Gpu {
     primary: Option<Arc<Gpu>>,
     clock: Clock,
     peer_devices: OnceLock<Vec<DeviceHandle>>,
+    kept_ranges: KeptRanges,
     pool: Arc<StreamPool>,
     guard: Arc<ContextGuard>,
     /// The scheduler of the device's context, shared by all `Gpu`s of the context.
@@ -141,6 +142,7 @@ impl Gpu {
             primary: None,
             clock: Clock::default(),
             peer_devices: OnceLock::new(),
+            kept_ranges: KeptRanges::default(),
             pool: Arc::default(),
             guard: Arc::default(),
             scheduler: Scheduler::new(),
@@ -163,6 +165,7 @@ impl Gpu {
             scheduler: Scheduler::of(context),
             clock: Clock::default(),
             peer_devices: OnceLock::new(),
+            kept_ranges: KeptRanges::default(),
         })
     }
 
@@ -209,6 +212,12 @@ impl Gpu {
     /// Returns the pool of streams for the device's queues.
     pub(super) fn pool(&self) -> &Arc<StreamPool> {
         &self.pool
+    }
+
+    /// Returns the reserved addresses that nothing uses. A device in a context of the program keeps
+    /// none, because the program ends the context.
+    pub(super) fn kept_ranges(&self) -> Option<&KeptRanges> {
+        self.is_primary().then_some(&self.kept_ranges)
     }
 
     pub(super) fn info(&self) -> &DeviceInfo {

@@ -152,7 +152,7 @@ fn limits_of(number: impl Fn(Attribute) -> u32) -> KernelLimits {
         block_choice: false,
         cooperative_blocks: u32::MAX,
         linking: true,
-        intermediate_languages: "",
+        intermediate_languages: "PTX",
         extensions: "",
     }
 }

@@ -8,12 +8,15 @@ use crosshandle_handle::DRIVER_HANDLE_SIZE;
 use crosshandle_os::descriptor;
 use crosshandle_os::descriptor::FileKind;
 use crosshandle_os::mapping::HUGE_PAGE;
+use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
+use crosshandle_types::sync::Mutex;
 use crosshandle_types::{Access, Address, SharedBytes};
 use rustix::process::{Resource, getrlimit};
+use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The fraction (one in `KEPT_PART`) of the process's descriptors that are kept ready for importers
@@ -232,11 +235,45 @@ impl BackendObject for CudaPhysical {
     }
 }
 
+/// Maximum number of reserved ranges that a device keeps for later use. Reserving a range took 6 to
+/// 43 µs on an H200, and freeing it 12 to 20 µs. A kept range only takes up addresses.
+const MAX_KEPT_RANGES: usize = 16;
+
+/// Reserved ranges of addresses that nothing uses.
+#[derive(Default)]
+pub(crate) struct KeptRanges(Mutex<Vec<(DeviceAddress, usize)>>);
+
+impl KeptRanges {
+    /// Takes a range of exactly `len` bytes at a multiple of `align`.
+    fn take(&self, len: usize, align: usize) -> Option<DeviceAddress> {
+        let mut ranges = self.0.lock();
+        let fits =
+            |(start, kept): &(DeviceAddress, usize)| *kept == len && *start as usize % align == 0;
+        let found = ranges.iter().rposition(fits)?;
+        Some(ranges.remove(found).0)
+    }
+
+    /// Keeps a range. Returns a range that must be freed instead.
+    fn keep(&self, start: DeviceAddress, len: usize) -> Option<(DeviceAddress, usize)> {
+        let mut ranges = self.0.lock();
+        let oldest = (ranges.len() >= MAX_KEPT_RANGES).then(|| ranges.remove(0));
+        ranges.push((start, len));
+        oldest
+    }
+
+    fn take_all(&self) -> Vec<(DeviceAddress, usize)> {
+        mem::take(&mut *self.0.lock())
+    }
+}
+
 /// Reserved device addresses. Nothing may be mapped there at the drop.
 pub(crate) struct Reservation {
     gpu: Arc<Gpu>,
     start: Address,
     len: usize,
+    /// Whether the device may keep the addresses after the drop, because everything there was
+    /// unmapped.
+    is_keepable: AtomicBool,
 }
 
 impl Reservation {
@@ -246,11 +283,21 @@ impl Reservation {
         let _current = gpu.enter()?;
         let driver = gpu.driver();
         let start = match wish - wish % align {
-            0 => driver.reserve_addresses(0, len, align)?,
-            // The driver may fail although it could choose another place.
-            wish => driver
-                .reserve_addresses(wish, len, align)
-                .or_else(|_| driver.reserve_addresses(0, len, align))?,
+            0 => match gpu.kept_ranges().and_then(|kept| kept.take(len, align)) {
+                Some(start) => start,
+                None => driver.reserve_addresses(0, len, align)?,
+            },
+            wish => {
+                // The wished addresses may lie in a kept range.
+                let kept = gpu.kept_ranges().map(KeptRanges::take_all);
+                for (start, len) in kept.into_iter().flatten() {
+                    free(gpu, start, len);
+                }
+                // The driver may fail although it could choose another place.
+                driver
+                    .reserve_addresses(wish, len, align)
+                    .or_else(|_| driver.reserve_addresses(0, len, align))?
+            }
         };
         let pointer = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
         Ok(Self {
@@ -259,6 +306,7 @@ impl Reservation {
                 .map(Address::new)
                 .ok_or_else(|| Error::out_of_memory(len))?,
             len,
+            is_keepable: AtomicBool::new(false),
         })
     }
 
@@ -329,12 +377,24 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.gpu.release("reserved addresses", |driver| {
-            // SAFETY: this object reserved the addresses and frees them once. Nothing is mapped
-            // there.
-            unsafe { driver.free_addresses(self.address(0), self.len) }
-        });
+        let (start, len) = (self.address(0), self.len);
+        let kept = self.gpu.kept_ranges();
+        let is_keepable = *self.is_keepable.get_mut() && !process::is_forked();
+        let kept = kept.filter(|_| is_keepable);
+        let unused = kept.map_or(Some((start, len)), |kept| kept.keep(start, len));
+        if let Some((start, len)) = unused {
+            free(&self.gpu, start, len);
+        }
     }
+}
+
+/// Frees addresses that a [`Reservation`] reserved and that nothing uses any more.
+fn free(gpu: &Gpu, start: DeviceAddress, len: usize) {
+    gpu.release("reserved addresses", |driver| {
+        // SAFETY: the addresses were reserved by one call, and are freed once, because they are in
+        // no reservation and in no list. Nothing is mapped there.
+        unsafe { driver.free_addresses(start, len) }
+    });
 }
 
 /// Device memory at an address.
@@ -377,7 +437,9 @@ impl Drop for CudaSegment {
         reservation.gpu.release("device memory", |driver| {
             // SAFETY: the whole reservation was mapped when the segment was created. Commands keep
             // the segments that they use.
-            unsafe { driver.unmap(reservation.address(0), reservation.len) }
+            unsafe { driver.unmap(reservation.address(0), reservation.len)? };
+            reservation.is_keepable.store(true, Ordering::Relaxed);
+            Ok(())
         });
     }
 }
@@ -415,5 +477,27 @@ impl BackendSegment for CudaSegment {
 
     fn release_soon(&self) {
         scheduler::tend_every_queue_soon();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_ranges_are_used_again_and_the_oldest_is_freed() {
+        let kept = KeptRanges::default();
+        let unit: usize = 2 << 20;
+        let place = |index: usize| (index * unit) as DeviceAddress;
+        for index in 1..=MAX_KEPT_RANGES {
+            assert_eq!(kept.keep(place(index), unit), None);
+        }
+        assert_eq!(kept.keep(place(50), unit), Some((place(1), unit)));
+        assert_eq!(kept.take(2 * unit, unit), None);
+        assert_eq!(kept.take(unit, 16 * unit), Some(place(16)));
+        assert_eq!(kept.take(unit, unit), Some(place(50)));
+        assert_eq!(kept.take(unit, 16 * unit), None);
+        assert_eq!(kept.take_all().len(), MAX_KEPT_RANGES - 2);
+        assert_eq!(kept.take(unit, unit), None);
     }
 }

@@ -9,7 +9,7 @@ mod staging;
 
 #[cfg(test)]
 pub(super) use device_memory::Reservation;
-pub(super) use device_memory::{CudaPhysical, NVIDIA_MAJOR};
+pub(super) use device_memory::{CudaPhysical, KeptRanges, NVIDIA_MAJOR};
 pub(super) use range::CudaRange;
 pub(super) use staging::Staging;
 

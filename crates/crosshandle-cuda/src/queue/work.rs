@@ -11,10 +11,6 @@ use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{MemoryKind, Pitches, Region};
 use std::sync::Arc;
 
-/// Maximum number of calls that a launch of a graph is counted as. A launch is counted as one call
-/// per node, because the driver does not report how much of a stream's room it takes.
-const GRAPH_MAX_CALLS: u32 = 100;
-
 /// Longest pattern, in bytes, that fills of single words write. A longer pattern is copied from
 /// pinned host memory. A fill with a pattern of this length takes up to 64 calls.
 const INLINE_PATTERN_BYTES: usize = 64;
@@ -71,7 +67,7 @@ pub(super) fn calls(work: &Work) -> u32 {
         Work::Copy { .. } => 2,
         Work::CopyImage(copy) => image::calls(copy),
         Work::CopyRect(_) | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
-        Work::Graph(run) => (run.nodes.len() as u32).clamp(1, GRAPH_MAX_CALLS),
+        Work::Graph(run) => graph::calls(run),
         Work::Fill { pattern, len, .. } => row(*len, pattern),
         Work::Fill2d(fill) => row(fill.width, &fill.pattern) + doublings(fill.rows),
     }

@@ -5,16 +5,56 @@ use crate::{BackendObject, BackendRange, BackendSegment};
 use crosshandle_os::cgroup::{self, MemoryLimit};
 use crosshandle_os::mapping::{HUGE_PAGE, Mapping, page_size};
 use crosshandle_os::memfd;
+use crosshandle_os::threads::ThreadKind;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, Address, SharedBytes};
 use rustix::io::Errno;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 /// Size in bytes from which memory is compared with the rest of its control group's limit before
 /// huge pages are requested, because such a request commits the memory. The check takes about 50
 /// µs.
 const CHECKED_POPULATE_BYTES: usize = 32 << 20;
+
+/// Size in bytes of the parts of memory that threads populate in parallel. It is a multiple of a huge
+/// page. Smaller parts make more system calls, some of which wait for all CPUs.
+const POPULATED_PART_BYTES: usize = 64 << 20;
+
+/// Maximum number of threads that populate memory. More threads do not clear pages faster.
+const MAX_POPULATING_THREADS: usize = 16;
+
+/// Calls `populate` for parts of a range, by offset and length, on several threads if the range is
+/// long. Clearing the pages of a large model on one thread takes longer than reading the model.
+fn in_parts(
+    offset: usize,
+    len: usize,
+    populate: impl Fn(usize, usize) -> Result<(), Errno> + Sync,
+) -> Result<(), Errno> {
+    let count = len.div_ceil(POPULATED_PART_BYTES);
+    if count <= 1 {
+        return populate(offset, len);
+    }
+    let usable = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let threads = usable.min(MAX_POPULATING_THREADS).min(count);
+    let next = AtomicUsize::new(0);
+    let failed = OnceLock::new();
+    ThreadKind::Populate.run_beside(threads - 1, || {
+        while failed.get().is_none() {
+            let at = next.fetch_add(1, Ordering::Relaxed) * POPULATED_PART_BYTES;
+            if at >= len {
+                return;
+            }
+            if let Err(errno) = populate(offset + at, POPULATED_PART_BYTES.min(len - at)) {
+                let _ = failed.set(errno);
+            }
+        }
+    });
+    failed.into_inner().map_or(Ok(()), Err)
+}
 
 /// A sealed memfd that this process created, with descriptors for both kinds of access.
 struct File {
@@ -164,7 +204,11 @@ impl BackendSegment for HostSegment {
         {
             return;
         }
-        if len > 0 && !self.mapping.collapse(offset, len) {
+        let collapse = |offset, len| match self.mapping.collapse(offset, len) {
+            true => Ok(()),
+            false => Err(Errno::NOMEM),
+        };
+        if len > 0 && in_parts(offset, len, collapse).is_err() {
             tracing::debug!(len, "the kernel has no huge pages for this memory");
         }
     }
@@ -197,7 +241,8 @@ impl BackendSegment for HostSegment {
         if let Some(limit) = limit.filter(|limit| limit.headroom < missing as u64) {
             return refuse(&limit);
         }
-        match (self.mapping.populate(start, len), &self.file) {
+        let populate = |start, len| self.mapping.populate(start, len);
+        match (in_parts(start, len, populate), &self.file) {
             // Linux before 5.14 lacks this request.
             (Err(Errno::INVAL), Some(file)) => {
                 memfd::make_present(file.writable.as_fd(), start as u64, len as u64).map_err(failed)

@@ -8,6 +8,7 @@ use super::sweep;
 use crate::liveness::{LivenessLock, LivenessLocks};
 use crosshandle_os::fork::{Birth, KeptFromChildren, PerProcess};
 use crosshandle_os::lock::LockKind;
+use crosshandle_os::process;
 use crosshandle_os::socket;
 use crosshandle_os::socket::Guard;
 use crosshandle_os::threads::background;
@@ -22,7 +23,7 @@ use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,14 +38,22 @@ const MAX_ACCEPTS: usize = 16;
 /// refused.
 const RESTORE_DELAY: Duration = Duration::from_millis(100);
 
+/// Time for which an export relies on an earlier check that the socket exists. The check is a system
+/// call, which takes longer than the rest of an export. Without inotify, importers of objects that
+/// are exported so soon after the removal of the socket are refused until the next export.
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+
 /// This process's socket in one directory. It is closed and removed when its last user drops it.
 ///
 /// Other programs may remove the socket or the directory, for example `logind` at the end of a
 /// session, or cleaners of temporary directories. The broker then listens again under the same
 /// name. inotify reports the removal, if the system has a free instance. The broker also checks at
-/// every export.
+/// exports, at most once per [`CHECK_INTERVAL`].
 pub struct Broker {
     place: Mutex<Listening>,
+    /// Time of the latest successful check, in nanoseconds of
+    /// [`coarse_nanoseconds`](process::coarse_nanoseconds), or 0 if the next export must check.
+    checked: Arc<AtomicU64>,
     /// The directory that the program chose. `None` for the default directory, which is recreated
     /// if it is removed.
     chosen: Option<PathBuf>,
@@ -104,6 +113,7 @@ impl Broker {
         let created = Listening::new(directory, shared, &cell, None).map(|place| {
             Arc::new(Self {
                 place: Mutex::new(place),
+                checked: Arc::default(),
                 chosen: chosen.map(Path::to_owned),
                 is_shared: AtomicBool::new(shared),
                 name: place_name(),
@@ -144,8 +154,21 @@ impl Broker {
     /// Returns the errors of [`listen`](Self::listen), if the socket was removed.
     #[inline]
     pub fn ensure(self: &Arc<Self>) -> Result<()> {
+        let now = process::coarse_nanoseconds();
+        let checked = self.checked.load(Ordering::Relaxed);
+        if checked != 0 && now.saturating_sub(checked) < CHECK_INTERVAL.as_nanos() as u64 {
+            return Ok(());
+        }
+        self.check(now)
+    }
+
+    /// Checks that the socket exists, and listens again if it does not.
+    #[cold]
+    fn check(self: &Arc<Self>, now: u64) -> Result<()> {
         let place = self.place.lock();
         if place.other.is_none() && place.has_name(&self.name) {
+            // Stored under the lock, so that a later report of a removal is not overwritten.
+            self.checked.store(now, Ordering::Relaxed);
             return Ok(());
         }
         drop(place);
@@ -277,7 +300,7 @@ impl Listening {
     /// Requests a notification when the socket or the directory is removed, if the system supports
     /// it.
     fn watch(&mut self, broker: &Arc<Broker>) {
-        let removal = Removal::watch(&self.directory, &broker.name, Arc::downgrade(broker));
+        let removal = Removal::watch(&self.directory, broker);
         self._removal = removal
             .inspect_err(|error| {
                 tracing::debug!(%error, "a removed socket is noticed at the next export only");
@@ -301,10 +324,11 @@ impl Listening {
 struct Removal {
     inotify: KeptFromChildren,
     broker: Weak<Broker>,
+    checked: Arc<AtomicU64>,
 }
 
 impl Removal {
-    fn watch(directory: &SocketDirectory, name: &str, broker: Weak<Broker>) -> Result<Watch> {
+    fn watch(directory: &SocketDirectory, broker: &Arc<Broker>) -> Result<Watch> {
         let failed = Error::os("watching the socket directory");
         let inotify =
             inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(&failed)?;
@@ -312,12 +336,13 @@ impl Removal {
         // Only changes of the file itself are watched, because other exporters often change the
         // directory. The file's attributes include the number of its names.
         let file = gone | WatchFlags::ATTRIB | WatchFlags::DONT_FOLLOW;
-        inotify::add_watch(&inotify, directory.path_of(name), file).map_err(&failed)?;
+        inotify::add_watch(&inotify, directory.path_of(&broker.name), file).map_err(&failed)?;
         inotify::add_watch(&inotify, directory.path_of(""), gone | WatchFlags::ONLYDIR)
             .map_err(&failed)?;
         watch(Arc::new(Self {
             inotify: KeptFromChildren::new(inotify),
-            broker,
+            broker: Arc::downgrade(broker),
+            checked: Arc::clone(&broker.checked),
         }))
     }
 }
@@ -341,6 +366,7 @@ impl Source for Removal {
             return Next::Continue;
         }
         let broker = Weak::clone(&self.broker);
+        self.checked.store(0, Ordering::Relaxed);
         // Looking into a directory may block, and so may dropping the last broker.
         background::run(move || {
             thread::sleep(RESTORE_DELAY);

@@ -284,6 +284,12 @@ impl EventCore {
         arena
     }
 
+    /// Returns whether both use one counter in the memory of this process. Two openings of one
+    /// handle do.
+    pub fn is_same_counter(&self, other: &Self) -> bool {
+        std::ptr::eq(self.slot(), other.slot())
+    }
+
     #[inline]
     fn slot(&self) -> &Slot {
         self.slot.get()

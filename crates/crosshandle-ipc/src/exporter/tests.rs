@@ -419,8 +419,12 @@ fn a_removed_socket_is_there_again() {
         std::fs::remove_file(&socket).unwrap();
         until("the socket is made again", || socket.exists());
         drop(attach(&exporter, &directory, first).unwrap());
-        // This works with an export.
+        // This works with an export, which checks a few milliseconds after the latest check.
         std::fs::remove_file(&socket).unwrap();
+        until("an export makes the socket again", || {
+            drop(event(&exporter, None));
+            socket.exists()
+        });
         let next = event(&exporter, None);
         drop(attach(&exporter, &directory, next).unwrap());
     }
@@ -446,8 +450,10 @@ fn a_removed_socket_is_there_again() {
     // The removal has two steps, so that each of two brokers could recreate the directory.
     remove();
     std::fs::create_dir(&directory).unwrap();
-    let _ = event(&exporter, None);
-    let _ = event(&other, None);
+    until("exports make the socket again", || {
+        drop((event(&exporter, None), event(&other, None)));
+        socket.exists()
+    });
     drop(attach(&other, &directory, next).unwrap());
     drop(attach(&exporter, &directory, own).unwrap());
     drop((exporter, other));

@@ -140,11 +140,13 @@ pub fn receive_until<D: From<OwnedFd>>(
     deadline: Deadline,
 ) -> Result<Received<Granted<D>>, Errno> {
     loop {
-        wait_until(stream.as_fd(), PollFlags::IN, deadline)?;
+        // Often the message is there already, and then there is no need to wait.
         match receive_now(stream.as_fd(), buffer, most) {
+            Err(Errno::AGAIN | Errno::INTR) if deadline.is_over() => return Err(Errno::TIMEDOUT),
             Err(Errno::AGAIN | Errno::INTR) => {}
             result => return result,
         }
+        wait_until(stream.as_fd(), PollFlags::IN, deadline)?;
     }
 }
 

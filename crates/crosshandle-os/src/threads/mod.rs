@@ -42,6 +42,8 @@ pub enum ThreadKind {
     HostQueue,
     /// Copies between a file and memory, in parallel with the calling thread.
     FileCopy,
+    /// Populates memory, in parallel with the calling thread.
+    Populate,
 }
 
 impl ThreadKind {
@@ -57,6 +59,7 @@ impl ThreadKind {
             Self::LevelZeroList => "xh-ze-list",
             Self::HostQueue => "xh-host-queue",
             Self::FileCopy => "xh-file-copy",
+            Self::Populate => "xh-populate",
         }
     }
 

@@ -1,6 +1,6 @@
 """The part of this package that is written in Rust."""
 
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, ClassVar, SupportsBytes, final
@@ -883,6 +883,13 @@ def unpack(
     """Decodes a bundle and opens its arrays' memory. Without `context`, the memory is opened in the
     default context for each array's device. Returns the structure and the arrays. `timeout` is the
     maximum number of seconds of each wait for another process."""
+
+def unpack_copied(
+    data: bytes, fetch: Callable[[MemoryHandle, int, int], Memory], wait: Callable[[EventHandle, int], object]
+) -> tuple[str, list[Array]]:
+    """Decodes a bundle of another host. `fetch(handle, offset, nbytes)` returns memory of this
+    process with a copy of the bytes. Before that, `wait` is called with the handle of each event
+    and a signal number. Returns the structure and the arrays."""
 
 def keep(objects: list[Any], receivers: int) -> bytes:
     """Keeps objects alive until `receivers` processes have opened them. If a limit is reached,

@@ -1,4 +1,4 @@
-"""A tensor transport for Ray: actors of one machine pass tensors and arrays without a copy.
+"""A tensor transport for Ray: actors pass tensors and arrays, on one machine without a copy.
 
     import crosshandle.ray
 
@@ -19,6 +19,8 @@
 arrays. The receiver's tensors have the sender's memory, so a write by one of them is seen by both.
 CUDA memory may come from any allocator. Arrays in the host's memory cross without a copy if they
 are in shared memory (`crosshandle.empty`). Other host arrays are copied once, by the sender.
+
+After `register(hosts=True)`, actors on other machines receive copies over a link (`docs/hosts.md`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy
-import ray
+import ray.util
 from ray.experimental import register_tensor_transport
 from ray.experimental.rdt.tensor_transport_manager import (
     CommunicatorMetadata,
@@ -37,8 +39,18 @@ from ray.experimental.rdt.tensor_transport_manager import (
     TensorTransportMetadata,
 )
 
-from ._errors import Error, TimedOutError
-from ._sharing import Bundle, default_context, open, share
+from . import _trees, link
+from ._crosshandle import Context, EventHandle, Memory, MemoryHandle, unpack_copied
+from ._errors import (
+    CommandFailedError,
+    Error,
+    ExporterGoneError,
+    PeerDiedError,
+    SystemCallError,
+    TimedOutError,
+    WrongHostError,
+)
+from ._sharing import Bundle, _context_of, default_context, open, share
 
 NAME = "crosshandle"
 NUMPY_NAME = "crosshandle_numpy"
@@ -48,6 +60,13 @@ FETCH_TIMEOUT = 30.0
 
 ABORT_INTERVAL = 0.2
 """Interval in seconds at which a fetch in progress checks whether Ray has aborted it."""
+
+LINK_KEEP_ALIVE = 0.6
+"""Number of silent seconds after which a link to another machine ends. The fetch then connects
+again, which fails at once if the sender has died."""
+
+_LINKS_OF_A_FETCH = 3
+"""Number of links that a fetch from another machine uses if links end during the fetch."""
 
 _ABORTED_OBJECTS = 4096
 """Maximum number of aborted objects that a process remembers."""
@@ -64,11 +83,65 @@ class Metadata(TensorTransportMetadata):
     bundle: bytes = b""
     """The tensors, as `crosshandle.open` accepts them. Empty if there are no tensors."""
     node: str = ""
-    """Ray's identifier of the machine that has the tensors."""
+    """Ray's identifier of the node that has the tensors."""
+    address: str = ""
+    """The address at which the sender accepts links. Empty if it accepts none."""
+    token: str = ""
+    """The token of the sender's links."""
+
+
+class _Links:
+    """The links of this process to actors on other machines, in both directions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: dict[str, tuple[str, str]] = {}
+        self._connected: dict[tuple[str, str], link.Link] = {}
+
+    def listen(self, device: str) -> tuple[str, str]:
+        """Returns the address and the token with which other machines reach memory of a device."""
+        with self._lock:
+            if device not in self._listeners:
+                token = link.new_token()
+                listener = link.listen(
+                    f"{ray.util.get_node_ip_address()}:0",
+                    context=default_context(device),
+                    token=token,
+                    data="tls",
+                    keep_alive=LINK_KEEP_ALIVE,
+                )
+                threading.Thread(target=self._accept, args=(listener,), name="xhray-accept", daemon=True).start()
+                self._listeners[device] = listener.address, token
+            return self._listeners[device]
+
+    @staticmethod
+    def _accept(listener: link.Listener) -> None:
+        accepted: list[link.Link] = []
+        while True:
+            accepted.append(listener.accept())
+            accepted = [one for one in accepted if one.ended is None]
+
+    def connected(self, address: str, token: str, context: Context) -> link.Link:
+        """Returns a link whose local memory is in a context."""
+        key = address, context.device.name
+        with self._lock:
+            known = self._connected.get(key)
+        if known is not None and known.ended is None:
+            return known
+        made = link.connect(
+            address, context=context, token=token, data="tls", keep_alive=LINK_KEEP_ALIVE, timeout=ABORT_INTERVAL * 5
+        )
+        with self._lock:
+            self._connected[key] = made
+        return made
+
+
+_links = _Links()
 
 
 class _Transport(TensorTransportManager):
     _name = NAME
+    _hosts = False
 
     def __init__(self) -> None:
         self._bundles: dict[str, Bundle] = {}
@@ -103,7 +176,10 @@ class _Transport(TensorTransportManager):
             # Ray repeats a task whose reply was lost. Receivers may have either description.
             known = self._bundles.setdefault(obj_id, bundle)
         node = ray.get_runtime_context().get_node_id()
-        return Metadata(tensor_meta=meta, tensor_device=device, bundle=bytes(known), node=node)
+        address, token = _links.listen(_device_name(rdt_object[0])) if self._hosts else ("", "")
+        return Metadata(
+            tensor_meta=meta, tensor_device=device, bundle=bytes(known), node=node, address=address, token=token
+        )
 
     def recv_multiple_tensors(
         self,
@@ -114,32 +190,80 @@ class _Transport(TensorTransportManager):
     ) -> list[Any]:
         if not tensor_transport_metadata.bundle:
             return []
-        node = ray.get_runtime_context().get_node_id()
-        if node != tensor_transport_metadata.node:
-            raise Error(
-                f"the transport {self._name} reaches actors on the same machine, and these tensors are on Ray's node {tensor_transport_metadata.node}, not {node}"
-            )
-        arrays = [self._native(array) for array in self._opened(obj_id, tensor_transport_metadata.bundle)]
+        arrays = [self._native(array) for array in self._opened(obj_id, tensor_transport_metadata)]
         if not target_buffers:
             return arrays
         for target, array in zip(target_buffers, arrays, strict=True):
             self._fill(target, array)
         return target_buffers
 
-    def _opened(self, obj_id: str, data: bytes) -> list[Any]:
+    def _opened(self, obj_id: str, metadata: Metadata) -> Any:
+        """Returns the arrays of an object: the sender's own, or copies if it is on another
+        machine."""
         deadline = time.monotonic() + FETCH_TIMEOUT
+        is_linked, links = False, 0
         while True:
-            with self._lock:
-                if obj_id in self._aborted:
-                    del self._aborted[obj_id]
-                    raise TransferAbortedError(f"Ray has aborted the fetch of {obj_id}")
+            self._check(obj_id)
             try:
-                found: list[Any] = open(data, timeout=ABORT_INTERVAL)
+                if is_linked:
+                    return self._copied(obj_id, metadata)
+                return open(metadata.bundle, timeout=ABORT_INTERVAL)
             except TimedOutError:
                 if time.monotonic() > deadline:
                     raise
-            else:
-                return found
+            except (WrongHostError, ExporterGoneError) as error:
+                # In containers of one machine, the sender's sockets may be in another directory.
+                is_here = metadata.node == ray.get_runtime_context().get_node_id()
+                if is_linked or (is_here and not isinstance(error, WrongHostError)):
+                    raise
+                if not metadata.address:
+                    raise type(error)(
+                        f"{error}: call crosshandle.ray.register(hosts=True) to fetch tensors from other machines"
+                    ) from None
+                is_linked = True
+            except (PeerDiedError, CommandFailedError):
+                # The link has ended. If the sender has died too, it refuses the next connection.
+                links += 1
+                if not is_linked or links == _LINKS_OF_A_FETCH:
+                    raise
+
+    def _check(self, obj_id: str) -> None:
+        with self._lock:
+            if obj_id in self._aborted:
+                del self._aborted[obj_id]
+                raise TransferAbortedError(f"Ray has aborted the fetch of {obj_id}")
+
+    def _copied(self, obj_id: str, metadata: Metadata) -> Any:
+        def until(event: Any, number: int) -> None:
+            """Waits for a signal, until Ray aborts the fetch."""
+            while True:
+                self._check(obj_id)
+                try:
+                    event.wait_value(number, timeout=ABORT_INTERVAL)
+                    return
+                except TimedOutError:
+                    pass
+
+        def fetch(handle: MemoryHandle, offset: int, nbytes: int) -> Memory:
+            context = _context_of(handle.backend, handle.device_uuid)
+            linked = _links.connected(metadata.address, metadata.token, context)
+            own, done = context.allocate(nbytes), context.event()
+            remote = linked.open_memory(handle, writable=False, timeout=FETCH_TIMEOUT)
+            remote.copy_to(own, offset=offset, nbytes=nbytes, queue=context.queue(), signal=done)
+            until(done, 1)
+            return own
+
+        def wait(handle: EventHandle, number: int) -> None:
+            linked = _links.connected(metadata.address, metadata.token, default_context())
+            remote = linked.open_event(handle, timeout=FETCH_TIMEOUT)
+            until(remote.mirror, number)
+            remote.close()
+
+        try:
+            structure, arrays = unpack_copied(metadata.bundle, fetch, wait)
+        except SystemCallError as error:
+            raise ExporterGoneError(f"the sender at {metadata.address} cannot be reached: {error}") from error
+        return _trees.rearrange(structure, arrays)
 
     def send_multiple_tensors(
         self,
@@ -172,6 +296,13 @@ class _Transport(TensorTransportManager):
     def _fill(self, target: Any, array: Any) -> None:
         """Copies an array into a buffer of the receiver."""
         raise NotImplementedError
+
+
+def _device_name(array: Any) -> str:
+    """Returns the name of an array's device."""
+    device = getattr(array, "device", "cpu")
+    kind = getattr(device, "type", "cpu")
+    return "host" if kind == "cpu" else f"{kind}:{device.index}"
 
 
 class TorchTransport(_Transport):
@@ -211,19 +342,37 @@ class NumpyTransport(_Transport):
         target[...] = array
 
 
-def register() -> None:
+class TorchTransportOfHosts(TorchTransport):
+    """Passes torch tensors, also to actors on other machines."""
+
+    _hosts = True
+
+
+class NumpyTransportOfHosts(NumpyTransport):
+    """Passes NumPy arrays, also to actors on other machines."""
+
+    _hosts = True
+
+
+def register(*, hosts: bool = False) -> None:
     """Registers the transports `"crosshandle"` and `"crosshandle_numpy"` with Ray.
 
     Call this in the process that creates the actors, before it defines their classes. Ray then
     registers the transports in the actors. Later calls do nothing.
+
+    With `hosts`, actors on other machines can fetch the tensors. Each actor that sends tensors then
+    listens at a free port of its node's address, over TLS. The description that Ray sends to
+    receivers contains the token.
     """
     from ray.experimental.rdt.util import transport_manager_info
 
     if NUMPY_NAME.upper() not in transport_manager_info:
-        register_tensor_transport(NUMPY_NAME, ["cpu"], NumpyTransport, numpy.ndarray)
+        made = NumpyTransportOfHosts if hosts else NumpyTransport
+        register_tensor_transport(NUMPY_NAME, ["cpu"], made, numpy.ndarray)
     if NAME.upper() not in transport_manager_info:
         try:
             import torch
         except ImportError:
             return
-        register_tensor_transport(NAME, ["cuda", "cpu"], TorchTransport, torch.Tensor)
+        chosen = TorchTransportOfHosts if hosts else TorchTransport
+        register_tensor_transport(NAME, ["cuda", "cpu"], chosen, torch.Tensor)

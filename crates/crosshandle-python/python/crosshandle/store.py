@@ -290,7 +290,7 @@ class Model:
             raise KeyError(name)
         framework = framework or self._framework
         if framework in ("torch", "pt"):
-            return self._torch(name)
+            return self._torch([name])[name]
         if self._placed and framework == "numpy":
             return self._numpy(name)
         if self._placed:
@@ -306,6 +306,8 @@ class Model:
     def state_dict(self, framework: str | None = None) -> dict[str, Any]:
         """Returns a dict of all tensors by name, without copying their bytes. `framework` has the
         same meaning as for `get_tensor`."""
+        if (framework or self._framework) in ("torch", "pt"):
+            return self._torch(self._tensors)
         return {name: self.get_tensor(name, framework) for name in self._tensors}
 
     def _view(self, kind: str, make: Callable[[], Any]) -> Any:
@@ -335,7 +337,7 @@ class Model:
         every = self._view("numpy", lambda: numpy.asarray(self._kept_view(True)))
         return every[offset : offset + nbytes].view(kind).reshape(shape)
 
-    def _torch(self, name: str) -> Any:
+    def _torch(self, names: Iterable[str]) -> dict[str, Any]:
         import torch
 
         def make() -> Any:
@@ -345,12 +347,25 @@ class Model:
                 return torch.from_numpy(numpy.asarray(self._kept_view(False)))
             return torch.as_tensor(self._kept_view(False), device=self.device)
 
-        dtype, shape, offset, nbytes = self._tensors[name]
-        kind = getattr(torch, _named(name, dtype))
         every = self._view("torch", make)
-        if not nbytes:
-            return torch.empty(shape, dtype=kind, device=every.device)
-        return every[offset : offset + nbytes].view(kind).view(shape)
+        # One view of all bytes for each element type, so that each tensor takes one call of torch.
+        typed: dict[str, Any] = {}
+        tensors = {}
+        for name in names:
+            dtype, shape, offset, nbytes = self._tensors[name]
+            whole = typed.get(dtype)
+            if whole is None:
+                kind = getattr(torch, _named(name, dtype))
+                whole = typed[dtype] = every[: len(every) // kind.itemsize * kind.itemsize].view(kind)
+            if not nbytes:
+                tensors[name] = torch.empty(shape, dtype=whole.dtype, device=every.device)
+                continue
+            strides, step = [], 1
+            for size in reversed(shape):
+                strides.append(step)
+                step *= size
+            tensors[name] = whole.as_strided(shape, strides[::-1], offset * step // nbytes)
+        return tensors
 
     def verify(self, threads: int | None = None) -> None:
         """Hashes all bytes of the model again, and compares the result with the recorded hash.

@@ -1,8 +1,10 @@
 //! Writes, reads and hashes the contents of a model's memory, in pieces and with several threads.
 
+mod device_hash;
 pub(crate) mod hash;
 mod transfer;
 
+use self::device_hash::DeviceHasher;
 use self::hash::{PIECE_BYTES, PieceHash, PieceHasher};
 use self::transfer::Transfer;
 use crate::error::Result;
@@ -10,17 +12,23 @@ use crate::source::Source;
 use crate::tuning::HASH_BYTES;
 use crate::{Error, LoadOptions};
 use crosshandle::{Command, Context, Memory, MemoryRange, SharedBytes};
+use std::iter;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 /// Number of pieces that a resumable load copies before it waits for the device and records their
 /// hashes. With fewer, the device waits for the thread more often. With more, more bytes are read
 /// again after a kill.
 const NOTED_PIECES: usize = 8;
+
+/// Minimum number of pieces that a device hashes. For fewer, loading its kernels takes longer than
+/// hashing on the host.
+const DEVICE_PIECES: usize = 4;
 
 /// Maximum number of threads by default. With fewer, hashing takes longer than copying to a fast
 /// GPU. More threads do not increase the memory bandwidth.
@@ -77,9 +85,80 @@ impl<'a> Work<'a> {
         transfer
     }
 
+    /// Returns the hasher of the device, if the device hashes so many pieces of the memory.
+    fn device_hasher(&self, pieces: &[u64]) -> Option<DeviceHasher<'a>> {
+        let is_for_device = pieces.len() >= DEVICE_PIECES
+            && self.memory.bytes().is_err()
+            && DeviceHasher::is_for(self.context);
+        if !is_for_device {
+            return None;
+        }
+        // If the driver refuses the kernels, the host hashes.
+        DeviceHasher::new(self.context, self.memory).ok()
+    }
+
     /// Fills pieces of the memory from a source, and returns their hashes. Calls `note` for each
     /// piece that is complete in the memory.
     pub(crate) fn fill(
+        &self,
+        source: &Source<'_>,
+        pieces: &[u64],
+        note: Option<Note<'_>>,
+    ) -> Result<Vec<PieceHash>> {
+        match self.device_hasher(pieces) {
+            Some(hasher) => self.fill_then_hash(source, pieces, note, &hasher),
+            None => self.hash_then_fill(source, pieces, note),
+        }
+    }
+
+    /// Fills pieces with several threads. Another thread makes the device hash each piece that is
+    /// complete in the memory. The kernels are loaded before the copies start, because the driver
+    /// may let loading wait for copies.
+    fn fill_then_hash(
+        &self,
+        source: &Source<'_>,
+        pieces: &[u64],
+        note: Option<Note<'_>>,
+        hasher: &DeviceHasher<'_>,
+    ) -> Result<Vec<PieceHash>> {
+        let found = Found::new(pieces.len());
+        let put = |at: usize, hash: &PieceHash| {
+            found.put(at, hash.clone());
+            note.map_or(Ok(()), |note| note(pieces[at], hash))
+        };
+        thread::scope(|scope| {
+            let (filled, to_hash) = mpsc::channel();
+            let hash = move || hash_filled(hasher, &to_hash, pieces, put);
+            let hashing = start(scope, hash).ok_or_else(no_thread)?;
+            self.on_threads(pieces, |items| {
+                let mut transfer = self.transfer()?;
+                let mut previous = None;
+                for (at, piece) in items {
+                    let (offset, len) = place_of(*piece, source.bytes);
+                    transfer.write(offset as usize, len, self.options.part(), |at, part| {
+                        source.read(offset + at as u64, part)
+                    })?;
+                    if len <= transfer.stage_bytes() {
+                        transfer.finish()?;
+                    }
+                    // The copies of the previous piece are complete, because this piece has used
+                    // both staging buffers again. Sending fails only after an error, which `join`
+                    // returns.
+                    previous.replace(at).map(|at| filled.send(at));
+                    (self.progress)(len as u64);
+                }
+                transfer.finish()?;
+                previous.map(|at| filled.send(at));
+                Ok(())
+            })?;
+            drop(filled);
+            join(hashing)
+        })?;
+        Ok(found.all())
+    }
+
+    /// Fills pieces with several threads, which hash the bytes before the device copies them.
+    fn hash_then_fill(
         &self,
         source: &Source<'_>,
         pieces: &[u64],
@@ -214,8 +293,27 @@ impl<'a> Work<'a> {
 
     /// Returns the hashes of the given pieces of the memory, in the order of the pieces.
     pub(crate) fn hash(&self, pieces: &[u64]) -> Result<Vec<PieceHash>> {
-        let bytes = self.memory.len() as u64;
         let found = Found::new(pieces.len());
+        let put = |at: usize, hash: &PieceHash| {
+            found.put(at, hash.clone());
+            (self.progress)(place_of(pieces[at], self.memory.len() as u64).1 as u64);
+            Ok(())
+        };
+        match self.device_hasher(pieces) {
+            Some(hasher) => hasher.hash(pieces, put)?,
+            None => self.hash_on_host(pieces, put)?,
+        }
+        Ok(found.all())
+    }
+
+    /// Hashes pieces of the memory with several threads, and calls `put` with the index of each
+    /// piece in `pieces` and with its hash.
+    fn hash_on_host(
+        &self,
+        pieces: &[u64],
+        put: impl Fn(usize, &PieceHash) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let bytes = self.memory.len() as u64;
         self.on_threads(pieces, |items| {
             let mut transfer = self.transfer()?;
             let mut buffer = vec![0; HASH_BYTES];
@@ -225,19 +323,13 @@ impl<'a> Work<'a> {
                 transfer.read(offset as usize, len, &mut buffer, |part| {
                     hasher.update(part);
                 })?;
-                found.put(at, hasher.finish());
-                (self.progress)(len as u64);
+                put(at, &hasher.finish())?;
             }
             Ok(())
-        })?;
-        Ok(found.all())
+        })
     }
 
     /// Processes all items with several threads. Each thread repeatedly takes the next free item.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "all threads of the store start here"
-    )]
     fn on_threads<T: Sync>(
         &self,
         items: &[T],
@@ -261,16 +353,51 @@ impl<'a> Work<'a> {
                 .saturating_sub(1);
             let others: Vec<_> = (0..others)
                 // If the system starts fewer threads, the work only takes longer.
-                .filter_map(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
+                .filter_map(|_| start(scope, run))
                 .collect();
             let own = run();
-            let panicked = || Error::Invalid("a thread that copies has panicked".into());
-            let all = others
-                .into_iter()
-                .map(|other| other.join().unwrap_or_else(|_| Err(panicked())));
+            let all = others.into_iter().map(join);
             all.fold(own, Result::and)
         })
     }
+}
+
+/// Makes the device hash pieces, whose indices arrive when they are complete in the memory.
+fn hash_filled(
+    hasher: &DeviceHasher<'_>,
+    filled: &Receiver<usize>,
+    pieces: &[u64],
+    put: impl Fn(usize, &PieceHash) -> Result<()>,
+) -> Result<()> {
+    while let Ok(first) = filled.recv() {
+        let mut batch: Vec<_> = iter::once(first).chain(filled.try_iter()).collect();
+        batch.sort_unstable();
+        let numbers: Vec<_> = batch.iter().map(|at| pieces[*at]).collect();
+        hasher.hash(&numbers, |at, hash| put(batch[at], hash))?;
+    }
+    Ok(())
+}
+
+fn no_thread() -> Error {
+    Error::Invalid("the system starts no thread, which a load needs".into())
+}
+
+/// Starts a thread. Returns `None` if the system starts no more threads.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "all threads of the store start here"
+)]
+fn start<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> Option<ScopedJoinHandle<'scope, T>> {
+    thread::Builder::new().spawn_scoped(scope, run).ok()
+}
+
+/// Waits for the end of a thread, and returns its result.
+fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    let panicked = || Error::Invalid("a thread that copies has panicked".into());
+    thread.join().unwrap_or_else(|_| Err(panicked()))
 }
 
 fn place_of(piece: u64, bytes: u64) -> (u64, usize) {

@@ -60,6 +60,14 @@ impl<'a> Transfer<'a> {
         })
     }
 
+    /// Returns the size of a staging buffer, or 0 if there are none.
+    pub(crate) fn stage_bytes(&self) -> usize {
+        match self {
+            Self::Direct(_) => 0,
+            Self::Staged { stages, .. } => stages[0].staging.len(),
+        }
+    }
+
     /// Writes `len` bytes at `offset`, in parts of at most `part_bytes`. For each part, calls
     /// `fill` with the part's offset in the written bytes, and with the memory to fill. Returns
     /// when the last part is filled. The device may still be copying then.

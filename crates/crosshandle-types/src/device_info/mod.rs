@@ -112,8 +112,8 @@ pub struct KernelLimits {
     /// Whether thread numbers can start at another value than 0
     /// ([`LaunchShape::offset`](crate::LaunchShape::offset)).
     pub offsets: bool,
-    /// The intermediate languages that programs can be loaded in, such as `SPIR-V_1.4`, separated
-    /// by spaces.
+    /// The intermediate languages that programs can be loaded in, such as `SPIR-V_1.4` or `PTX`,
+    /// separated by spaces.
     pub intermediate_languages: &'static str,
     /// The OpenCL extensions of the compiler and runtime of kernels, separated by spaces.
     pub extensions: &'static str,

@@ -73,7 +73,8 @@ impl fmt::Debug for NativeEvent {
 /// `ze_command_list_handle_t` on Level Zero that has to be neither closed nor executed.
 /// [`command`](Self::command) then ends the recording. On CUDA the commands become nodes of the
 /// driver's graph. On Level Zero a thread of this library executes the list in each run, and waits
-/// for it.
+/// for it. On the host, the object is the OpenCL runtime's `cl_command_buffer_khr`, with one queue,
+/// and runs in the same way.
 pub struct NativeRecording {
     inner: Arc<dyn crosshandle_hal::NativeRecording>,
     backend: BackendKind,
@@ -84,11 +85,15 @@ impl NativeRecording {
     ///
     /// # Errors
     /// - [`Error::Unsupported`] if the device has no driver, or the driver lacks functions for
-    ///   graphs.
+    ///   graphs. On the host, also if no OpenCL runtime is installed.
     /// - [`Error::Driver`] if the driver refuses.
     pub fn new(context: &Context) -> Result<Self> {
+        let inner = match context.device().inner.kernel_runtime() {
+            Some(runtime) => runtime.create_recording()?,
+            None => context.native_context()?.create_recording()?,
+        };
         Ok(Self {
-            inner: context.native_context()?.create_recording()?,
+            inner,
             backend: context.device().info().backend,
         })
     }
@@ -117,6 +122,40 @@ impl fmt::Debug for NativeRecording {
         f.debug_struct("NativeRecording")
             .field("native", &self.native())
             .finish_non_exhaustive()
+    }
+}
+
+/// The OpenCL runtime's `cl_mem` for memory on the host. The runtime uses the memory in place. The
+/// `cl_mem` is released on drop.
+pub struct RuntimeMemory(Arc<dyn crosshandle_hal::BackendRuntimeMemory>);
+
+impl RuntimeMemory {
+    /// Creates a `cl_mem` for `len` bytes at `start`.
+    ///
+    /// # Errors
+    /// - [`Error::Unsupported`] as for [`Device::native_runtime`].
+    /// - [`Error::Driver`] if the runtime refuses.
+    ///
+    /// # Safety
+    /// The memory stays valid for reads and writes until the result is dropped and no command of
+    /// the runtime uses the `cl_mem`.
+    #[allow(unsafe_code)] // The promise is the caller's; the runtime acts on it.
+    pub unsafe fn new(device: &Device, start: NonNull<u8>, len: usize) -> Result<Self> {
+        let lacks = || Error::Unsupported("this device has no OpenCL runtime".into());
+        let runtime = device.inner.kernel_runtime().ok_or_else(lacks)?;
+        // SAFETY: promised by the caller.
+        Ok(Self(unsafe { runtime.create_memory(start, len) }?))
+    }
+
+    /// Returns the `cl_mem` as a number, which is valid as long as `self` exists.
+    pub fn raw(&self) -> usize {
+        self.0.raw()
+    }
+}
+
+impl fmt::Debug for RuntimeMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RuntimeMemory").field(&self.raw()).finish()
     }
 }
 

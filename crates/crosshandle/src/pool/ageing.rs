@@ -71,7 +71,7 @@ fn look() -> bool {
     has_some
 }
 
-impl<T: Pooled + Send + 'static> Pool<T> {
+impl<T: Pooled + Send + Sync + 'static> Pool<T> {
     /// Starts checking the pool, because it has much free memory.
     #[cold]
     pub(super) fn look_after(&self) {
@@ -80,10 +80,21 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         }
     }
 
+    /// Starts checking the pool, because it is about to have a large block in a cell.
+    #[inline]
+    pub(super) fn look_after_cell(&self) {
+        if self.ages && !self.is_looked_after.load(Ordering::Relaxed) {
+            self.look_after();
+        }
+    }
+
     /// Returns the pages of free blocks to the system. Takes only old blocks unless `all` is set.
     pub(super) fn release_pages(&self, all: bool) {
         if !self.backend.takes_memory_late() {
             return;
+        }
+        if all {
+            self.empty_cells();
         }
         for class in &self.classes {
             let mut lists = class.lock();
@@ -127,10 +138,11 @@ impl<T: Pooled + Send + 'static> Pool<T> {
     }
 }
 
-impl<T: Pooled + Send + 'static> Ages for Pool<T> {
+impl<T: Pooled + Send + Sync + 'static> Ages for Pool<T> {
     fn age(&self) -> bool {
         // The flag is cleared before the lists set their alarms, so that no alarm is missed.
         self.is_looked_after.store(false, Ordering::SeqCst);
+        self.empty_cells();
         let (mut has_many, mut old_bytes) = (false, 0);
         for class in &self.classes {
             let mut lists = class.lock();

@@ -3,7 +3,7 @@
 /// Free bytes of one block size up to which a pool is not checked. Larger values spare more
 /// programs the thread that checks. Smaller values keep less memory in programs that use many
 /// sizes.
-const UNWATCHED_BYTES: usize = 512 << 10;
+pub(super) const UNWATCHED_BYTES: usize = 512 << 10;
 /// A stack of free blocks. The block that was freed last is reused first, so the oldest blocks are
 /// at the start.
 pub(super) struct FreeList<T> {

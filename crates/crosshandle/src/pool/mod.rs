@@ -6,7 +6,8 @@
 //! `ipc` decides.
 //!
 //! The lists contain items of a type `T` that the owner of the blocks chooses. This way the owner
-//! recycles its own objects together with the memory.
+//! recycles its own objects together with the memory. The block of each size that was freed last is
+//! in a cell instead of a list, so that a program that frees and allocates in turn takes no lock.
 //!
 //! # Locks
 //! Each block size has a lock, and the shared segment that is being carved has another. A thread
@@ -22,16 +23,17 @@ mod usage;
 
 pub(crate) use segment::{Block, PoolSegment};
 pub(crate) use size_class::SizeClass;
-pub(crate) use trim::{Pooled, Trimmed};
+pub(crate) use trim::{InPool, Pooled, Trimmed};
 pub(crate) use usage::{Gauge, Usage};
 
 use crosshandle_hal::BackendContext;
+use crosshandle_os::arc_cell::ArcCell;
 use crosshandle_os::cgroup;
 use crosshandle_os::mapping::HUGE_PAGE;
 use crosshandle_types::MemoryKind;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
-use free_list::FreeList;
+use free_list::{FreeList, UNWATCHED_BYTES};
 use segment::Reservation;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -68,7 +70,7 @@ struct Span {
 
 /// The free blocks of one size, and the span that new ones are carved from.
 struct Class<T> {
-    freed: FreeList<T>,
+    freed: FreeList<Arc<T>>,
     /// Blocks that were put back without an item of the owner.
     blocks: FreeList<Block>,
     span: Option<Span>,
@@ -76,7 +78,7 @@ struct Class<T> {
 
 /// Freed large segments that the pool keeps, with their lengths.
 struct Large<T> {
-    kept: Vec<(usize, T)>,
+    kept: Vec<(usize, Arc<T>)>,
     bytes: usize,
 }
 
@@ -100,6 +102,8 @@ pub(crate) struct Pool<T> {
     /// The accounts of a `MemoryPool`; `None` for a context's own pools.
     usage: Option<Arc<Usage>>,
     classes: Vec<Mutex<Class<T>>>,
+    /// The item of each class that was freed last, unless it is on the list.
+    latest: Vec<ArcCell<T>>,
     large: Mutex<Large<T>>,
     current: Mutex<Option<CurrentSegment>>,
     /// The next segment number, shared by all pools of a context.
@@ -107,6 +111,8 @@ pub(crate) struct Pool<T> {
     is_closed: AtomicBool,
     /// The number of free bytes at the last search that found no empty segment.
     searched: AtomicUsize,
+    /// Whether free blocks age.
+    ages: bool,
     /// Whether the pool is checked at intervals (see `ageing`).
     is_looked_after: AtomicBool,
     /// A weak reference to this pool, for the thread that checks it.
@@ -139,7 +145,7 @@ impl PoolOptions {
     }
 }
 
-impl<T: Pooled + Send + 'static> Pool<T> {
+impl<T: Pooled + Send + Sync + 'static> Pool<T> {
     pub(crate) fn new(
         backend: Arc<dyn BackendContext>,
         kind: MemoryKind,
@@ -163,6 +169,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
             options,
             usage,
             classes: (0..SizeClass::COUNT).map(class).collect(),
+            latest: (0..SizeClass::COUNT).map(|_| ArcCell::new()).collect(),
             large: Mutex::new(Large {
                 kept: Vec::new(),
                 bytes: 0,
@@ -171,6 +178,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
             numbers,
             is_closed: AtomicBool::new(false),
             searched: AtomicUsize::new(0),
+            ages,
             is_looked_after: AtomicBool::new(false),
             this: this.clone(),
         })
@@ -207,9 +215,12 @@ impl<T: Pooled + Send + 'static> Pool<T> {
 
     /// Returns an item of this class that was put back, if there is one.
     #[inline]
-    pub(crate) fn take(&self, class: SizeClass) -> Option<T> {
+    pub(crate) fn take(&self, class: SizeClass) -> Option<Arc<T>> {
         match class.index() {
-            Some(index) => self.classes[index].lock().freed.pop(),
+            Some(index) => match self.latest[index].take() {
+                Some(item) => Some(item),
+                None => self.classes[index].lock().freed.pop(),
+            },
             None => {
                 let mut large = self.large.lock();
                 let found = large
@@ -224,34 +235,59 @@ impl<T: Pooled + Send + 'static> Pool<T> {
 
     /// Puts an item back for reuse. Returns the item if the pool does not keep it.
     #[inline]
-    pub(crate) fn put(&self, class: SizeClass, freed: T) -> Option<T> {
-        match class.index() {
-            Some(index) => {
-                let mut list = self.classes[index].lock();
-                if self.is_closed.load(Ordering::Relaxed) {
-                    return Some(freed);
-                }
-                let has_many = list.freed.push(freed);
-                drop(list);
-                if has_many {
-                    self.look_after();
-                }
-                None
-            }
-            None => {
-                let mut large = self.large.lock();
-                let len = class.size();
-                let has_too_much = match &self.usage {
-                    Some(usage) => usage.has_too_much(),
-                    None => large.bytes + len > KEPT_TOTAL_BYTES,
-                };
-                let is_kept = len <= self.options.largest_kept && !has_too_much;
-                if !is_kept || self.is_closed.load(Ordering::Relaxed) {
-                    return Some(freed);
-                }
-                large.bytes += len;
-                large.kept.push((len, freed));
-                None
+    pub(crate) fn put(freed: Arc<T>) -> Option<Arc<T>>
+    where
+        T: InPool,
+    {
+        let class = freed.block().class;
+        let Some(index) = class.index() else {
+            return freed.pool().clone().put_large(class, freed);
+        };
+        // A list would report a single block of this size, and a cell has no alarm.
+        if class.size() > UNWATCHED_BYTES {
+            freed.pool().look_after_cell();
+        }
+        match ArcCell::put(freed, |freed| &freed.pool().latest[index]) {
+            Ok(()) => None,
+            Err(freed) => freed.pool().clone().put_on_list(index, freed),
+        }
+    }
+
+    fn put_on_list(&self, index: usize, freed: Arc<T>) -> Option<Arc<T>> {
+        let mut list = self.classes[index].lock();
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Some(freed);
+        }
+        let has_many = list.freed.push(freed);
+        drop(list);
+        if has_many {
+            self.look_after();
+        }
+        None
+    }
+
+    fn put_large(&self, class: SizeClass, freed: Arc<T>) -> Option<Arc<T>> {
+        let mut large = self.large.lock();
+        let len = class.size();
+        let has_too_much = match &self.usage {
+            Some(usage) => usage.has_too_much(),
+            None => large.bytes + len > KEPT_TOTAL_BYTES,
+        };
+        let is_kept = len <= self.options.largest_kept && !has_too_much;
+        if !is_kept || self.is_closed.load(Ordering::Relaxed) {
+            return Some(freed);
+        }
+        large.bytes += len;
+        large.kept.push((len, freed));
+        None
+    }
+
+    /// Moves the items in the cells to the lists, so that they can age and be trimmed.
+    fn empty_cells(&self) {
+        for (index, cell) in self.latest.iter().enumerate() {
+            if let Some(item) = cell.take() {
+                // If the pool has been closed meanwhile, the item is dropped.
+                drop(self.put_on_list(index, item));
             }
         }
     }
@@ -451,9 +487,9 @@ impl<T: Pooled + Send + 'static> Pool<T> {
     }
 
     /// Closes the pool, which then keeps nothing any more. Returns the items that it kept.
-    pub(crate) fn close(&self) -> Vec<T> {
+    pub(crate) fn close(&self) -> Vec<Arc<T>> {
         self.is_closed.store(true, Ordering::Relaxed);
-        let mut all = Vec::new();
+        let mut all = Vec::from_iter(self.latest.iter().filter_map(ArcCell::close));
         // Like the returned items, these are dropped without a lock, because dropping the last use
         // of a segment calls the driver.
         let (mut blocks, mut spans) = (Vec::new(), Vec::new());

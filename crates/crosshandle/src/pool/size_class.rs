@@ -37,6 +37,7 @@ impl SizeClass {
 
     /// Returns the smallest block size for `len` bytes at an alignment, if a block can be that
     /// large.
+    #[inline]
     pub(crate) fn for_block(len: usize, align: usize) -> Option<Self> {
         let wanted = len.max(align).max(SMALLEST);
         if wanted > LARGEST {
@@ -45,7 +46,9 @@ impl SizeClass {
         let mut index = Self::index_for(wanted);
         // A block is aligned to the largest power of two that divides its size, so the next power
         // of two always fits.
-        while !Self::size_of(index).is_multiple_of(align) {
+        // A mask, because the compiler does not know that the alignment is a power of two, and a
+        // division takes longer than the rest of this function.
+        while Self::size_of(index) & (align - 1) != 0 {
             index += 1;
         }
         Some(Self {

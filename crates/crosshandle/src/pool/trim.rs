@@ -15,6 +15,17 @@ pub(crate) trait Pooled {
     fn block(&self) -> &Block;
 }
 
+impl<T: Pooled> Pooled for Arc<T> {
+    fn block(&self) -> &Block {
+        (**self).block()
+    }
+}
+
+/// An item that knows its pool.
+pub(crate) trait InPool: Pooled + Sized {
+    fn pool(&self) -> &Arc<Pool<Self>>;
+}
+
 impl Pooled for Block {
     fn block(&self) -> &Block {
         self
@@ -24,8 +35,8 @@ impl Pooled for Block {
 /// Memory that was removed from the lists. Dropping it returns the memory to the system, and must
 /// not happen while a lock is held.
 pub(crate) struct Trimmed<T> {
-    _large: Vec<T>,
-    _freed: Vec<T>,
+    _large: Vec<Arc<T>>,
+    _freed: Vec<Arc<T>>,
     _blocks: Vec<Block>,
     segments: Vec<Arc<PoolSegment>>,
 }
@@ -39,7 +50,7 @@ impl<T> Drop for Trimmed<T> {
     }
 }
 
-impl<T: Pooled + Send + 'static> Pool<T> {
+impl<T: Pooled + Send + Sync + 'static> Pool<T> {
     /// Removes free memory from the lists until at least `excess` bytes are removed. Takes large
     /// segments first, then shared segments without used blocks. Also returns the number of bytes
     /// removed.
@@ -87,6 +98,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         if excess == 0 {
             return (taken, trimmed);
         }
+        self.empty_cells();
         // All locks are held, in the order that the module defines, so that no block is taken in
         // the meantime.
         let mut classes: Vec<_> = self.classes.iter().map(Mutex::lock).collect();
@@ -144,7 +156,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         found
     }
 
-    fn take_large(&self, excess: usize, taken: &mut usize) -> Vec<T> {
+    fn take_large(&self, excess: usize, taken: &mut usize) -> Vec<Arc<T>> {
         let mut large = self.large.lock();
         let mut all = Vec::new();
         while *taken < excess {

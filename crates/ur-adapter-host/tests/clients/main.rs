@@ -123,6 +123,7 @@ under_each_setting! {
     sub_devices: |setting| run_with_kernels("sub_devices", setting);
     memory_handles: |setting| run("memory_handles", setting);
     native: |setting| run("native", setting);
+    native_opencl: |setting| run_as_opencl("native_opencl", setting);
     hostile_handles: |setting| run("hostile_handles", setting);
     sycl_bindless: |setting| run("sycl_bindless", setting);
     sycl_commands: |setting| run("sycl_commands", setting);
@@ -161,7 +162,7 @@ tests! {
     the_example_prints_what_it_should: example();
 }
 
-/// Runs the example from the README. Its two processes are connected in the way that its first
+/// Runs the example from `docs/start.md`. Its two processes are connected in the way that its first
 /// comment describes.
 fn example() {
     let runtime = Runtime::find();

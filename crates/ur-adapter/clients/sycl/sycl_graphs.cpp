@@ -1,7 +1,8 @@
 // SYCL graphs without kernels in two processes. Each process creates a graph on shared memory. One
 // process records a queue, and the other process adds nodes. The two graphs run in turns, ordered
-// by their events. The first process also records two queues natively, with reusable events between
-// them and a host task.
+// by their events. Then each process records its queue natively, with the shared events inside, and
+// both submit all runs at once. The first process also records two queues natively, with reusable
+// events between them and a host task.
 
 #include "peer.h"
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace syclex = sycl::ext::oneapi::experimental;
 namespace ipc = syclex::ipc;
 
 constexpr size_t block = 1 << 14;
-constexpr int rounds = 6;
+constexpr int rounds = 6, replays = 201;
 
 static void send(int link, const std::vector<std::byte> &data) {
   say_bytes(link, bytes_of(data.data(), data.size()));
@@ -35,6 +36,20 @@ static bool holds(sycl::queue &queue, const int *from, int value) {
   return std::all_of(found.begin(), found.end(), [&](int word) { return word == value; });
 }
 
+// Records a queue natively. Each run waits for the next signal of `before`, does the work, and signals
+// `after`.
+template <class Work>
+static auto record_between(sycl::queue &queue, sycl::event &before, sycl::event &after, Work work) {
+  syclex::command_graph graph{queue.get_context(), queue.get_device(),
+                              {syclex::property::graph::enable_native_recording{}}};
+  graph.begin_recording(queue);
+  syclex::enqueue_wait_event(queue, before);
+  work();
+  syclex::enqueue_signal_event(queue, after);
+  graph.end_recording(queue);
+  return graph.finalize();
+}
+
 // Runs in the second process: swaps the first two of three blocks, with nodes that depend on each
 // other.
 static int second() {
@@ -51,11 +66,21 @@ static int second() {
   graph.add([&](sycl::handler &h) { h.memcpy(memory + block, spare, block * sizeof(int)); },
             {syclex::property::node::depends_on(next)});
   auto swap = graph.finalize();
+  auto inside = record_between(queue, rotated, swapped, [&] {
+    queue.memcpy(spare, memory, block * sizeof(int));
+    queue.memcpy(memory, memory + block, block * sizeof(int));
+    queue.memcpy(memory + block, spare, block * sizeof(int));
+  });
   char token;
   while (hear_or_end(PARENT, &token, 1)) {
-    syclex::enqueue_wait_event(queue, rotated);
-    queue.ext_oneapi_graph(swap);
-    syclex::enqueue_signal_event(queue, swapped);
+    if (token == 'w') {
+      for (int i = 0; i < replays; i++)
+        queue.ext_oneapi_graph(inside);
+    } else {
+      syclex::enqueue_wait_event(queue, rotated);
+      queue.ext_oneapi_graph(swap);
+      syclex::enqueue_signal_event(queue, swapped);
+    }
     say(PARENT, &token, 1);
   }
   queue.wait_and_throw();
@@ -99,6 +124,19 @@ static void first() {
     std::rotate(order.begin(), order.begin() + 1, order.end());
     std::swap(order[0], order[1]);
   }
+  auto inside = record_between(queue, swapped, rotated, [&] {
+    queue.memcpy(spare, memory, block * sizeof(int));
+    queue.memcpy(memory, memory + block, 2 * block * sizeof(int));
+    queue.memcpy(memory + 2 * block, spare, block * sizeof(int));
+  });
+  char token = 'w';
+  say(peer.link, &token, 1);
+  for (int i = 0; i < replays; i++) {
+    queue.ext_oneapi_graph(inside);
+    std::rotate(order.begin(), order.begin() + 1, order.end());
+    std::swap(order[0], order[1]);
+  }
+  hear(peer.link, &token, 1);
   swapped.wait();
   for (int i = 0; i < 3; i++)
     EXPECT(holds(queue, memory + i * block, order[i]));

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { COUNT = 1 << 14, BLOCK = COUNT, ROUNDS = 12 };
+enum { COUNT = 1 << 14, BLOCK = COUNT, ROUNDS = 12, REPLAYS = 301 };
 
 static ur_event_handle_t shared_event(struct runtime *ur) {
   ur_exp_event_desc_t description = {UR_STRUCTURE_TYPE_EXP_EVENT_DESC, NULL, UR_EXP_EVENT_FLAG_IPC_EXP};
@@ -58,11 +58,18 @@ record_copy(ur_exp_command_buffer_handle_t buffer, void *to, const void *from, s
   return point;
 }
 
-/* Runs a command buffer after the latest signal of `before`. The run signals `after`. */
-static void run_between(struct runtime *ur, ur_exp_command_buffer_handle_t buffer,
-                        ur_event_handle_t before, ur_event_handle_t after) {
-  UR(urEnqueueCommandBufferExp(ur->queue, buffer, before != NULL, before ? &before : NULL, NULL));
-  UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &after));
+static void signal_event(struct runtime *ur, ur_event_handle_t event) {
+  UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &event));
+}
+
+/* Runs a command buffer several times. Each run waits inside for a signal of the other process, and
+   signals `after`. */
+static void run_times(struct runtime *ur, ur_exp_command_buffer_handle_t buffer,
+                      ur_event_handle_t after, int times) {
+  while (times-- > 0) {
+    UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+    signal_event(ur, after);
+  }
 }
 
 /* Runs in the second process: swaps the first two of three blocks, through memory of its own. */
@@ -73,14 +80,16 @@ static int second(void) {
   ur_event_handle_t swapped = open_event(&ur, hear_bytes(PARENT));
   char *spare = (char *)allocate(&ur, BLOCK);
   ur_exp_command_buffer_handle_t swap = begin(&ur, false, false);
-  /* In each run, the first command waits for the latest signal from the other process. */
+  /* In each run, the first command waits for the next signal from the other process. */
   ur_exp_command_buffer_sync_point_t point = record_copy_after(swap, spare, memory, BLOCK, rotated);
   point = record_copy(swap, memory, memory + BLOCK, BLOCK, &point);
   record_copy(swap, memory + BLOCK, spare, BLOCK, &point);
   UR(urCommandBufferFinalizeExp(swap));
+  /* The signal for which the first run of the other process waits. */
+  signal_event(&ur, swapped);
   char token;
   while (hear_or_end(PARENT, &token, 1)) {
-    run_between(&ur, swap, NULL, swapped);
+    run_times(&ur, swap, swapped, token == 'w' ? REPLAYS : 1);
     say(PARENT, &token, 1);
   }
   UR(urQueueFinish(ur.queue));
@@ -101,7 +110,7 @@ static void compute_in_turns(struct runtime *ur) {
     write_pattern(ur, memory + i * BLOCK, BLOCK, order[i]);
   /* The command buffer is in-order, so its commands need no sync points. */
   ur_exp_command_buffer_handle_t rotate = begin(ur, false, true);
-  record_copy(rotate, spare, memory, BLOCK, NULL);
+  record_copy_after(rotate, spare, memory, BLOCK, swapped);
   record_copy(rotate, memory, memory + BLOCK, BLOCK, NULL);
   record_copy(rotate, memory + BLOCK, memory + 2 * BLOCK, BLOCK, NULL);
   record_copy(rotate, memory + 2 * BLOCK, spare, BLOCK, NULL);
@@ -110,14 +119,15 @@ static void compute_in_turns(struct runtime *ur) {
   say_bytes(peer.link, share_memory(ur, memory));
   say_bytes(peer.link, share_event(ur, rotated));
   say_bytes(peer.link, share_event(ur, swapped));
+  /* Single runs and waves alternate. In a wave, both processes submit all runs at once. */
   for (int round = 0; round < ROUNDS; round++) {
-    char token = 'r';
-    run_between(ur, rotate, round == 0 ? NULL : swapped, rotated);
+    char token = round % 4 == 1 ? 'w' : 'r';
     say(peer.link, &token, 1);
+    run_times(ur, rotate, rotated, token == 'w' ? REPLAYS : 1);
     hear(peer.link, &token, 1);
     uint32_t first = order[0];
     order[0] = order[2], order[2] = first;
-    /* The blocks were rotated to (2, 3, 1) and then swapped to (3, 2, 1). */
+    /* The blocks were rotated to (2, 3, 1) and then swapped to (3, 2, 1), an odd number of times. */
   }
   UR(urEventWait(1, &swapped));
   for (int i = 0; i < 3; i++)

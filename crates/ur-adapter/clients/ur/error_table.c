@@ -196,13 +196,28 @@ static void event_creation(void) {
   WORKS(urEventRelease(event));
 }
 
+static void read_gate(void *of) {
+  char byte;
+  HOLDS(read(*(int *)of, &byte, 1) == 1);
+}
+
 static void events(struct bytes other_kind) {
   ur_event_handle_t local = create_event(0), shared = create_event(UR_EXP_EVENT_FLAG_IPC_EXP);
   ur_event_handle_t timed = create_event(UR_EXP_EVENT_FLAG_ENABLE_PROFILING), opened = NULL;
   ur_event_handle_t recorded = NULL, of_command = NULL, second = NULL;
   void *data = NULL;
   size_t size = 0;
+  int gate[2];
+  HOLDS(pipe(gate) == 0);
+  UR(urEnqueueHostTaskExp(ur.queue, (ur_exp_host_task_function_t)read_gate, &gate[0], NULL, 0, NULL,
+                          NULL));
   UR(urEnqueueTimestampRecordingExp(ur.queue, false, 0, NULL, &recorded));
+  part = "urEventGetProfilingInfo of a pending tag";
+  uint64_t queued = 0;
+  WORKS(time_of(recorded, UR_PROFILING_INFO_COMMAND_QUEUED, &queued));
+  HOLDS(queued != 0);
+  FAILS(PROFILING_INFO_NOT_AVAILABLE, time_of(recorded, UR_PROFILING_INFO_COMMAND_SUBMIT, &queued));
+  HOLDS(write(gate[1], "o", 1) == 1);
   UR(urEnqueueEventsWait(ur.queue, 0, NULL, &of_command));
   HOLDS(status_of(shared) == UR_EVENT_STATUS_COMPLETE);
 

@@ -5,7 +5,7 @@
 #include "kernels.h"
 #include <unistd.h>
 
-enum { COUNT = 1 << 12, BLOCK = 4 * COUNT, ROUNDS = 12 };
+enum { COUNT = 1 << 12, BLOCK = 4 * COUNT, ROUNDS = 24, REPLAYS = 501, WAVES = 3 };
 
 static ur_event_handle_t shared_event(struct runtime *ur) {
   ur_exp_event_desc_t description = {UR_STRUCTURE_TYPE_EXP_EVENT_DESC, NULL, UR_EXP_EVENT_FLAG_IPC_EXP};
@@ -93,7 +93,7 @@ static void signal_event(ur_queue_handle_t queue, ur_event_handle_t event) {
 
 /* Runs in the second process: swaps the first two of three blocks, through memory of its own. Two
    graphs do the same. The events are before and after the runs of the first graph, and inside those
-   of the second. */
+   of the second. The second graph also runs many times without a word from the first process. */
 static int second(void) {
   struct runtime ur = start_runtime();
   char *memory = (char *)open_memory(&ur, hear_bytes(PARENT));
@@ -116,10 +116,12 @@ static int second(void) {
   ur_exp_executable_graph_handle_t inside = end_and_instantiate(loose);
   char token;
   while (hear_or_end(PARENT, &token, 1)) {
-    if (token == 'i')
-      run(ur.queue, inside);
-    else
+    int runs = token == 'w' ? REPLAYS : 1;
+    if (token == 'r')
       run_between(&ur, swap, rotated, swapped);
+    else
+      while (runs-- > 0)
+        run(ur.queue, inside);
     say(PARENT, &token, 1);
   }
   UR(urQueueFinish(ur.queue));
@@ -157,17 +159,24 @@ static void compute_in_turns(struct runtime *ur) {
   run(ur->queue, rotate);
   signal_event(ur->queue, rotated);
   ur_exp_executable_graph_handle_t inside = end_and_instantiate(ur->queue);
-  for (int round = 0; round < 2 * ROUNDS; round++) {
-    char token = round < ROUNDS ? 'r' : 'i';
-    if (token == 'i')
-      run(ur->queue, inside);
-    else
-      run_between(ur, rotate, round == 0 ? NULL : swapped, rotated);
-    say(peer.link, &token, 1);
+  /* Runs with events inside and runs with events around them alternate. Between them are waves, in
+     which both processes submit all runs at once. */
+  for (int round = 0; round < ROUNDS; round++) {
+    char token = round % (ROUNDS / WAVES) == 4 ? 'w' : round % 3 == 0 ? 'r' : 'i';
+    if (token == 'w')
+      say(peer.link, &token, 1);
+    for (int run_index = 0; run_index < (token == 'w' ? REPLAYS : 1); run_index++) {
+      if (token == 'r')
+        run_between(ur, rotate, round == 0 ? NULL : swapped, rotated);
+      else
+        run(ur->queue, inside);
+    }
+    if (token != 'w')
+      say(peer.link, &token, 1);
     hear(peer.link, &token, 1);
     uint32_t first = order[0];
     order[0] = order[2], order[2] = first;
-    /* The blocks were rotated to (2, 3, 1) and then swapped to (3, 2, 1). */
+    /* The blocks were rotated to (2, 3, 1) and then swapped to (3, 2, 1), an odd number of times. */
   }
   UR(urEventWait(1, &swapped));
   for (int i = 0; i < 3; i++)
@@ -423,6 +432,37 @@ static void fork_and_join_with_reusable_events(struct runtime *ur, bool in_order
   UR(urUSMFree(ur->context, memory));
   close(gate[0]);
   close(gate[1]);
+}
+
+/* A graph cannot signal a shared event and also wait for its next signal, not even through another
+   opening of the event: its own signals would count. */
+static void refuse_both_directions(struct runtime *ur) {
+  ur_queue_handle_t queue = create_queue(ur, true);
+  ur_event_handle_t event = shared_event(ur), place = NULL;
+  for (int round = 0; round < 2; round++) {
+    ur_exp_graph_handle_t graph = NULL;
+    UR(urQueueBeginGraphCaptureExp(queue));
+    /* The second round waits for one handle of the event, and signals another. */
+    ur_event_handle_t awaited = round == 0 ? event : open_event(ur, share_event(ur, event));
+    await_event(queue, awaited);
+    place = event;
+    ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED,
+            urEnqueueEventsWaitWithBarrierExt(queue, NULL, 0, NULL, &place));
+    if (round != 0)
+      UR(urEventRelease(awaited));
+    ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED, urQueueEndGraphCaptureExp(queue, &graph));
+  }
+  /* A wait that follows the graph's own signal is a wait for that node. */
+  UR(urQueueBeginGraphCaptureExp(queue));
+  signal_event(queue, event);
+  await_event(queue, event);
+  ur_exp_executable_graph_handle_t graph = end_and_instantiate(queue);
+  run(queue, graph);
+  run(queue, graph);
+  UR(urQueueFinish(queue));
+  UR(urGraphExecutableGraphDestroyExp(graph));
+  UR(urEventRelease(event));
+  UR(urQueueRelease(queue));
 }
 
 /* A fork by a reusable event must be joined. The graph of another capture cannot wait for it. */
@@ -756,6 +796,7 @@ int main(int count, char **words) {
   wait_for_outside(&ur);
   for (int kind = 0; kind < 4; kind++)
     fork_and_join_with_reusable_events(&ur, kind & 1, kind & 2);
+  refuse_both_directions(&ur);
   refuse_wrong_reusable_events(&ur);
   record_graphs_in_graphs(&ur);
   /* The test sets this variable if the device supports kernels. */

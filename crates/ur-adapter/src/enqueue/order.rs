@@ -5,6 +5,7 @@ use crate::abi::boundary::{MaybeIn, MaybeOut, entry_points};
 use crate::abi::failure::Failure;
 use crate::abi::object::Handle;
 use crate::event::reusable::SignalledAgain;
+use crate::ipc::queue_events::with_attached;
 use crate::queue::Queue;
 use crosshandle::Command;
 use unified_runtime_sys::{
@@ -30,7 +31,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let submission = Submission::new(queue, waits, event)?.after_list_or_all();
-        submission.before_later().submit(BARRIER, Command::marker(), false)
+        with_attached(queue, || submission.before_later().submit(BARRIER, Command::marker(), false))
     }
 
     pub(super) fn events_wait_with_barrier_ext(
@@ -48,10 +49,10 @@ entry_points! {
         if let Some(event) = again {
             return submission.signal(event);
         }
-        submission
+        let submission = submission
             .after_list_or_all()
             .before_later()
-            .low_power(flags & UR_EXP_ENQUEUE_EXT_FLAG_LOW_POWER_EVENTS_SUPPORT != 0)
-            .submit(BARRIER, Command::marker(), false)
+            .low_power(flags & UR_EXP_ENQUEUE_EXT_FLAG_LOW_POWER_EVENTS_SUPPORT != 0);
+        with_attached(queue, || submission.submit(BARRIER, Command::marker(), false))
     }
 }

@@ -5,7 +5,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{HandleList, Handles, Ref, Shared};
 use crate::context::Context;
 use crate::discovery::Device;
-use crate::enqueue::graph::capture::{Capture, CapturedNode, Order};
+use crate::enqueue::graph::capture::{Capture, CapturedNode, Order, Predecessors};
 use crate::event::{Event, Origin};
 use crate::memory::replicas::{MemoryUse, Tracked};
 use crate::queue::Queue;
@@ -185,12 +185,10 @@ impl<'a> Submission<'a> {
         command = moves.waits.iter().fold(command, Command::after_submitted);
         self.waits.iter().try_fold(command, |command, event| {
             // A complete event needs no wait.
-            let event = event.inner()?;
-            let is_done = event.try_wait_submitted()?;
-            Ok(if is_done {
-                command
-            } else {
-                command.after_submitted(event)
+            let inner = event.inner()?;
+            Ok(match event.pending(inner)? {
+                None => command,
+                Some(latest) => command.after_value(inner, latest),
             })
         })
     }
@@ -229,23 +227,21 @@ impl<'a> Submission<'a> {
         commands: Vec<Command>,
         order: Order,
     ) -> Result<CapturedNode> {
-        let mut commands = commands.into_iter();
-        let mut first = commands.next();
-        let (mut inside, mut outside) = (Vec::new(), Vec::new());
+        let mut before = Predecessors::default();
+        let mut outside = Vec::new();
         for event in self.waits.iter() {
             if let Some(node) = event.node() {
-                inside.push(node);
+                before.nodes.push(node);
                 continue;
             }
             let inner = event.inner()?;
-            match event.is_shared() {
-                true => first = first.map(|command| command.after_submitted(inner)),
-                false => outside.push((inner.clone(), inner.submitted())),
+            match event.cursor() {
+                Some(cursor) => before.next.push(cursor),
+                None => outside.push((inner.clone(), inner.submitted())),
             }
         }
         capture.wait_for(outside)?;
-        let commands = first.into_iter().chain(commands).collect();
-        capture.record(self.queue, kind, commands, inside.into_iter(), order)
+        capture.record(self.queue, kind, commands, before, order)
     }
 
     /// Submits the command, and stores its event in `kept`. The event is created even if the caller

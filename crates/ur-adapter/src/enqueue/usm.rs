@@ -4,6 +4,7 @@ use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{MaybeOut, entry_points, list, not_null};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, HandleList};
+use crate::ipc::queue_events::with_attached;
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use crosshandle::{Access, Command, MemoryRange};
@@ -136,7 +137,8 @@ entry_points! {
         let submission = Submission::new(queue, waits, event)?;
         // SAFETY: the caller guarantees that its memory stays valid until the command is complete.
         let command = unsafe { copy_command(&submission, to, from, size) }?;
-        submission.submit(ur_command_t::UR_COMMAND_USM_MEMCPY, command, is_blocking != 0)
+        let kind = ur_command_t::UR_COMMAND_USM_MEMCPY;
+        with_attached(queue, || submission.submit(kind, command, is_blocking != 0))
     }
 
     pub(super) fn fill(

@@ -121,12 +121,13 @@ impl Event {
             none("this event records no timestamps: neither it nor its queue is profiled")
         })?;
         let time = match name {
-            // A tag has one time, at which the device executes it.
+            // Also for a tag that the device has not executed yet.
+            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED => profile.submitted,
+            // The other times of a tag are the one at which the device executes it.
             _ if self.command() == ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP => {
                 started(&profile)
             }
-            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED
-            | ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => profile.submitted,
+            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => profile.submitted,
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_START => started(&profile),
             _ => ended(&profile),
         };

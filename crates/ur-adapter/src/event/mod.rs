@@ -19,6 +19,7 @@ use crate::abi::object::{Handles, Object, Ref, Shared, release, retain};
 use crate::context::Context;
 use crate::enqueue::graph::capture::{CapturedNode, internal_event};
 use crate::queue::Queue;
+use crosshandle::graph::SignalCursor;
 use std::sync::atomic::{AtomicBool, Ordering};
 use unified_runtime_sys::{
     ur_command_t, ur_event_dditable_t, ur_event_exp_dditable_t, ur_event_handle_t,
@@ -30,6 +31,9 @@ pub(crate) struct Event {
     context: Ref<Context>,
     /// The event in `crosshandle`. `None` if this event represents a node of a capture.
     inner: Option<crosshandle::Event>,
+    /// The signals for which recorded commands of this process have waited, if other processes may
+    /// signal the event.
+    cursor: Option<SignalCursor>,
     origin: Origin,
     captured: CapturedSignal,
     registration: reusable::Registration,
@@ -146,9 +150,12 @@ impl Event {
         inner: Option<crosshandle::Event>,
         origin: Origin,
     ) -> Ref<Self> {
+        let is_shared = matches!(origin, Origin::Reusable(Kind::Shared) | Origin::Opened);
+        let cursor = inner.as_ref().filter(|_| is_shared).map(SignalCursor::new);
         Shared::new(Self {
             context,
             inner,
+            cursor,
             origin,
             captured: CapturedSignal::default(),
             registration: reusable::Registration::default(),
@@ -192,7 +199,31 @@ impl Event {
 
     /// Returns whether other processes may signal the event.
     pub(crate) fn is_shared(&self) -> bool {
-        matches!(self.origin, Origin::Reusable(Kind::Shared) | Origin::Opened)
+        self.cursor.is_some()
+    }
+
+    /// Returns the cursor with which recorded commands wait for the event. Returns `None` if no
+    /// other process may signal the event.
+    pub(crate) fn cursor(&self) -> Option<&SignalCursor> {
+        self.cursor.as_ref()
+    }
+
+    /// Returns the latest signal if a command or a host that waits for it now has to wait. The next
+    /// recorded wait takes a later signal.
+    ///
+    /// # Errors
+    /// Returns the error of the latest signal if that signal has failed.
+    #[inline]
+    pub(crate) fn pending(&self, inner: &crosshandle::Event) -> crosshandle::Result<Option<u64>> {
+        let Some(cursor) = &self.cursor else {
+            let is_done = inner.try_wait_submitted()?;
+            return Ok((!is_done).then(|| inner.submitted()));
+        };
+        // The position is that of the awaited signal, even if a later one is submitted meanwhile.
+        let latest = inner.submitted();
+        cursor.skip_to(latest);
+        let is_done = latest == 0 || inner.try_wait_value(latest)?;
+        Ok((!is_done).then_some(latest))
     }
 
     /// Returns `inner` if a host can wait for the event now.
@@ -243,9 +274,9 @@ fn wait_for_all<'a>(events: impl Iterator<Item = &'a Shared<Event>>) -> Result<(
                 continue;
             }
         };
-        match inner.try_wait_submitted() {
-            Ok(true) => {}
-            Ok(false) => unfinished.push((inner, inner.submitted())),
+        match event.pending(inner) {
+            Ok(None) => {}
+            Ok(Some(latest)) => unfinished.push((inner, latest)),
             Err(error) => result = result.and(Err(error.into())),
         }
     }

@@ -6,8 +6,8 @@
 //! any other USM pointer. Each adapter exports the function `crosshandle_usm_functions`, which
 //! returns a table of these functions.
 
-use super::HandleBytes;
 use super::memory::open_on;
+use super::{HandleBytes, queue_events};
 use crate::abi::boundary::{self, Call, Out, entry_points};
 use crate::abi::failure::{self, Failure, Result};
 use crate::context::ContextState;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use unified_runtime_sys::ur_result_t;
 
 /// The version of [`UsmFunctions`] that this adapter implements.
-pub const USM_FUNCTIONS_VERSION: u32 = 1;
+pub const USM_FUNCTIONS_VERSION: u32 = 2;
 
 /// A table of functions that share USM by address. Any thread may call them. Each function except
 /// `error` returns a Unified Runtime result, in which 0 means success.
@@ -52,6 +52,24 @@ pub struct UsmFunctions {
     /// Returns the message of the latest failure on this thread. The text stays valid until the
     /// thread's next failure.
     error: unsafe extern "C" fn() -> *const c_char,
+    /// Opens an event by its handle, in the context of the allocation that contains `beside`.
+    /// Writes the number by which `attach` and `close_event` identify the event.
+    open_event: unsafe extern "C" fn(
+        beside: *const c_void,
+        handle: *const c_void,
+        size: usize,
+        event: *mut u64,
+    ) -> ur_result_t,
+    /// Closes an event that `open_event` has opened. Submitted commands are not affected.
+    close_event: unsafe extern "C" fn(event: u64) -> ur_result_t,
+    /// Attaches an action to the calling thread. The thread's next barrier or copy of USM does the
+    /// action: 0 signals the event after the command. 1 makes the command, and all later commands
+    /// of the queue, wait for signal `value`, or for the latest signal if `value` is 0. Replaces an
+    /// attached action.
+    attach: unsafe extern "C" fn(event: u64, action: u32, value: u64) -> ur_result_t,
+    /// Removes the action from the calling thread. Writes 1 if a command has done the action, and 0
+    /// otherwise.
+    detach: unsafe extern "C" fn(is_done: *mut u32) -> ur_result_t,
 }
 
 /// The table of functions that share USM by address.
@@ -61,11 +79,15 @@ pub static USM_FUNCTIONS: UsmFunctions = UsmFunctions {
     open,
     close,
     error,
+    open_event: queue_events::open_event,
+    close_event: queue_events::close_event,
+    attach: queue_events::attach,
+    detach: queue_events::detach,
 };
 
 /// Runs the body of a function. If the body fails without a message, adds a message. Otherwise
 /// `error` would return the message of an earlier failure.
-fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
+pub(super) fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     boundary::enter(|call| {
         body(call).map_err(|failure| failure.with_text("a required pointer is null"))
     })
@@ -136,7 +158,7 @@ unsafe extern "C" fn error() -> *const c_char {
 ///
 /// # Errors
 /// Returns `INVALID_MEM_OBJECT` if the address is not in the memory of any context.
-fn state_of(pointer: *const c_void) -> Result<(Arc<ContextState>, usize)> {
+pub(super) fn state_of(pointer: *const c_void) -> Result<(Arc<ContextState>, usize)> {
     ContextState::all()
         .into_iter()
         .find_map(|state| {

@@ -7,6 +7,7 @@ pub(crate) mod by_pointer;
 mod event;
 mod memory;
 mod physical;
+pub(crate) mod queue_events;
 
 use crate::abi::boundary::{Argument2, Call, OutPointer, entry_points, not_null};
 use crate::abi::failure::{Failure, Result};

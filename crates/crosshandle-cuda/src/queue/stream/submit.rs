@@ -23,6 +23,10 @@ use std::sync::Arc;
 /// and a larger one needs more fences.
 const MEMORY_WEIGHT: u32 = 16;
 
+/// Minimum weight of a run of a graph. The graph itself keeps the memory of its nodes alive, so a
+/// run keeps little.
+const GRAPH_WEIGHT: u32 = 4;
+
 /// Number of calls that a host function is counted as. Measured: a waiting stream accepts 55 host
 /// functions with commands in between.
 const HOST_FUNCTION_CALLS: u32 = 32;
@@ -292,10 +296,10 @@ fn calls_of(submission: &Submission, due: &Due) -> u32 {
 /// Returns a command's weight. A command of many calls is heavier, so that its end is noticed
 /// sooner. Until then, its calls take up room in the stream.
 fn weight_of(command: &InFlight) -> u32 {
-    let least = if command.used.is_some() {
-        MEMORY_WEIGHT
-    } else {
-        1
+    let least = match command.used.as_ref().map(|used| &used.work) {
+        Some(Work::Graph(_)) => GRAPH_WEIGHT,
+        Some(_) => MEMORY_WEIGHT,
+        None => 1,
     };
     command.calls.max(least)
 }

@@ -567,15 +567,27 @@ impl Connection {
     }
 }
 
+/// Number of times that an importer on the only CPU yields to the exporter before it sleeps. The
+/// exporter's thread replies and sleeps again during one yield.
+const REPLY_YIELDS: u32 = 2;
+
 /// Retries `attempt` without blocking for a moment, while it times out. An exporter needs some
 /// microseconds for a reply, and waking this thread would take longer.
 fn look_for_a_moment<R>(mut attempt: impl FnMut(Deadline) -> Result<R, Errno>) -> Result<R, Errno> {
     static HAS_OTHER_CPUS: PerProcess<OnceLock<bool>> = PerProcess::new(OnceLock::new);
     let has_others = || thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
-    if !HAS_OTHER_CPUS.get_or_init(has_others) {
-        return Err(Errno::TIMEDOUT);
-    }
     let began = Instant::now();
+    if !HAS_OTHER_CPUS.get_or_init(has_others) {
+        let mut result = Err(Errno::TIMEDOUT);
+        for _ in 0..REPLY_YIELDS {
+            thread::yield_now();
+            result = attempt(Deadline::at(began));
+            if !matches!(result, Err(Errno::TIMEDOUT)) {
+                break;
+            }
+        }
+        return result;
+    }
     loop {
         match attempt(Deadline::at(began)) {
             Err(Errno::TIMEDOUT) if began.elapsed() < REPLY_SPIN => thread::yield_now(),

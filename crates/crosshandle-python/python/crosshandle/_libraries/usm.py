@@ -22,7 +22,7 @@ from .._paths import ur_adapter
 from .._sharing import _context_of, default_context
 
 # The version of the adapters' function table. `_HANDLE_SIZE` is the size of a handle in bytes.
-_VERSION = 1
+_VERSION = 2
 _HANDLE_SIZE = 104
 # Result codes that the functions return. Unified Runtime defines them.
 _SUCCESS = 0
@@ -56,6 +56,13 @@ class _Functions(ctypes.Structure):
         ),
         ("close", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p)),
         ("error", ctypes.CFUNCTYPE(ctypes.c_char_p)),
+        (
+            "open_event",
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p),
+        ),
+        ("close_event", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)),
+        ("attach", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint64)),
+        ("detach", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)),
     )
 
 
@@ -98,6 +105,28 @@ class _Adapter:
         """Closes memory that `open` has opened. Does nothing if the context was destroyed, because
         that has closed the memory already."""
         self._functions.close(context, address)
+
+    def open_event(self, beside: int, handle: bytes) -> int:
+        """Opens an event in the SYCL context that contains the allocation `beside`.
+
+        Returns the adapter's number for the event.
+        """
+        event = ctypes.c_uint64()
+        self._check(self._functions.open_event(beside, handle, len(handle), ctypes.byref(event)))
+        return event.value
+
+    def close_event(self, event: int) -> None:
+        self._functions.close_event(event)
+
+    def attach(self, event: int, action: int, value: int) -> None:
+        """Makes this thread's next barrier or copy signal an event (0) or wait for it (1)."""
+        self._check(self._functions.attach(event, action, value))
+
+    def detach(self) -> bool:
+        """Removes the action of this thread, and returns whether a command has done it."""
+        is_done = ctypes.c_uint32()
+        self._check(self._functions.detach(ctypes.byref(is_done)))
+        return is_done.value != 0
 
 
 _lock = threading.Lock()

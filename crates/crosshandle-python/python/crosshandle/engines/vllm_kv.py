@@ -11,7 +11,8 @@ it finds instead of computing them. A block becomes visible only when it is comp
 that dies leaves no partial blocks.
 
 The settings are `name`, the prefix of all names, `max_blocks` (default: 1024), after which the
-oldest blocks are removed, `socket_dir` and `token`. Use another name for other weights, because
+oldest blocks are removed, `socket_dir` and `token`. The oldest blocks are also removed if the
+holder has no room for a new block. Use another name for other weights, because
 blocks belong to the weights that have computed them. If a block disappears before it is copied,
 vLLM computes it with the policy `recompute`, and fails the request otherwise.
 """
@@ -38,6 +39,10 @@ _log = logging.getLogger(__name__)
 
 _LS_TIMEOUT = 5.0
 """Maximum number of seconds that the scheduler waits for the list of blocks."""
+
+
+_EVICTED_PART = 8
+"""The part of its blocks that a worker removes if the holder has no room: one of this many."""
 
 
 @dataclass
@@ -173,13 +178,21 @@ class HolderConnector(KVConnectorBase_V1):
             tensors = {name: cache[block] for name, cache in self._caches.items()}
             device = next(iter(tensors.values())).device
             where = f"cuda:{device.index or 0}" if device.type == "cuda" else "host"
+            self._publish(hashed, tensors, where)
+        if made:
+            self._evict(self._max_blocks)
+
+    def _publish(self, hashed: str, tensors: dict[str, Any], where: str) -> None:
+        """Publishes a block. If the holder has no room, removes old blocks, and tries again."""
+        while True:
             try:
                 self._store.publish(self._name(self._rank(), hashed), tensors, device=where)
+                return
             except (Error, store.StoreError) as error:
-                # Another engine may have published the block, or the holder may be gone.
-                _log.info("a block is not published: %s", error)
-        if made:
-            self._evict()
+                # The holder may be gone, or other programs may take all of its room.
+                if isinstance(error, store.NoHolderError) or not self._evict(None):
+                    _log.info("a block is not published: %s", error)
+                    return
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         failed, self._failed = self._failed, set()
@@ -190,15 +203,20 @@ class HolderConnector(KVConnectorBase_V1):
         assert isinstance(found, Blocks)
         return found
 
-    def _evict(self) -> None:
-        """Removes the oldest blocks if there are too many."""
+    def _evict(self, most: int | None) -> int:
+        """Removes the oldest of this worker's blocks, so that `most` blocks are left. With `None`,
+        removes a part of them. Returns the number of removed blocks."""
+        removed = 0
         try:
             own = [one for one in self._store.ls(timeout=_LS_TIMEOUT) if one.name.startswith(self._name(self._rank(), ""))]
             own.sort(key=lambda one: one.created)
-            for one in own[: max(0, len(own) - self._max_blocks)]:
+            count = -(-len(own) // _EVICTED_PART) if most is None else max(0, len(own) - most)
+            for one in own[:count]:
                 self._store.rm(one.name)
+                removed += 1
         except (Error, store.StoreError) as error:
             _log.info("old blocks are not removed: %s", error)
+        return removed
 
     def _rank(self) -> int:
         from vllm.distributed import parallel_state

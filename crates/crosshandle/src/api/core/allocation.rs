@@ -1,7 +1,7 @@
 //! Memory that this process has allocated.
 
 use super::{ContextCore, ObjectName, Pool};
-use crate::pool::{Block, DEDICATED, Pooled, SizeClass};
+use crate::pool::{Block, DEDICATED, InPool, Pooled, SizeClass};
 use crosshandle_hal::BackendSegment;
 use crosshandle_handle::{Fields, MemoryHandle};
 use crosshandle_ipc::{BackendObject, Credential, ExportCells, KeepAlive, Particulars};
@@ -20,6 +20,8 @@ pub(crate) struct Allocation {
     block: Option<Block>,
     start: Address,
     kind: MemoryKind,
+    /// Whether the host can access the memory.
+    is_on_host: bool,
     /// Requested length in bytes, or 0 while the block is free.
     len: AtomicUsize,
     exports: ExportCells,
@@ -70,12 +72,14 @@ impl Allocation {
             None => pool.carve(class, options.overcommit)?,
         };
         let start = block.segment.memory.start().offset(block.offset);
+        let is_on_host = block.segment.memory.host_bytes().is_some();
         let allocation = Arc::new(Self {
             core: Arc::clone(core),
             pool: Arc::clone(pool),
             block: Some(block),
             start,
             kind: options.kind,
+            is_on_host,
             len: AtomicUsize::new(options.len),
             exports: ExportCells::default(),
             name: ObjectName::default(),
@@ -112,8 +116,7 @@ impl Allocation {
         let class = self.block().class;
         self.pool.note_freed(class);
         if Arc::strong_count(&self) == 1 && !self.is_exported() {
-            let pool = Arc::clone(&self.pool);
-            drop(pool.put(class, self));
+            drop(Pool::put(self));
         }
     }
 
@@ -125,6 +128,11 @@ impl Allocation {
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn is_on_host(&self) -> bool {
+        self.is_on_host
     }
 
     pub(crate) fn kind(&self) -> MemoryKind {
@@ -148,10 +156,6 @@ impl Allocation {
             segment, offset, ..
         } = self.block();
         (Arc::clone(&segment.memory), segment.number, *offset)
-    }
-
-    fn block(&self) -> &Block {
-        self.block.as_ref().expect("present until drop")
     }
 
     /// Returns whether the allocation is the only one in its segment.
@@ -229,9 +233,17 @@ impl Allocation {
     }
 }
 
-impl Pooled for Arc<Allocation> {
+impl Pooled for Allocation {
+    #[inline]
     fn block(&self) -> &Block {
-        Allocation::block(self)
+        self.block.as_ref().expect("present until drop")
+    }
+}
+
+impl InPool for Allocation {
+    #[inline]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
     }
 }
 

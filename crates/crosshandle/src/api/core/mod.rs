@@ -29,7 +29,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// A pool of allocations of one kind.
-pub(crate) type Pool = pool::Pool<Arc<Allocation>>;
+pub(crate) type Pool = pool::Pool<Allocation>;
 
 /// A pool for each kind of memory, in the order of [`KINDS`].
 pub(crate) type Pools = [Arc<Pool>; 3];
@@ -362,7 +362,7 @@ pub(crate) fn pool_of(pools: &Pools, kind: MemoryKind) -> &Arc<Pool> {
 }
 
 /// Takes up to `excess` bytes of free memory out of the pools.
-pub(crate) fn trim(pools: &Pools, mut excess: usize) -> Vec<Trimmed<Arc<Allocation>>> {
+pub(crate) fn trim(pools: &Pools, mut excess: usize) -> Vec<Trimmed<Allocation>> {
     let trim_one = |pool: &Arc<Pool>| {
         let (bytes, trimmed) = pool.trim(excess);
         excess = excess.saturating_sub(bytes);

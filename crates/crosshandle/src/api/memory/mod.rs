@@ -188,12 +188,24 @@ impl Memory {
 
     #[inline]
     fn new(source: Source) -> Self {
-        let (address, len) = match &source {
-            Source::Owned(owned) => (owned.allocation().start(), owned.allocation().len()),
-            Source::Opened(opened) => (opened.start(), opened.len()),
-            Source::Adopted(adopted) => (adopted.start(), adopted.len()),
+        let (address, len, is_on_host) = match &source {
+            Source::Owned(owned) => {
+                let allocation = owned.allocation();
+                (
+                    allocation.start(),
+                    allocation.len(),
+                    allocation.is_on_host(),
+                )
+            }
+            Source::Opened(opened) => {
+                let is_on_host = opened.segment().0.host_bytes().is_some();
+                (opened.start(), opened.len(), is_on_host)
+            }
+            Source::Adopted(adopted) => {
+                let is_on_host = adopted.segment().0.host_bytes().is_some();
+                (adopted.start(), adopted.len(), is_on_host)
+            }
         };
-        let is_on_host = source.segment().0.host_bytes().is_some();
         Self {
             source,
             address,

@@ -51,10 +51,12 @@ fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'_>> {
         name::UR_DEVICE_INFO_MAX_PARAMETER_SIZE => Size(limits.arguments as usize),
         name::UR_DEVICE_INFO_MAX_REGISTERS_PER_WORK_GROUP if limits.registers == 0 => Unsupported,
         name::UR_DEVICE_INFO_MAX_REGISTERS_PER_WORK_GROUP => U32(limits.registers),
-        name::UR_DEVICE_INFO_IL_VERSION => Text(limits.intermediate_languages),
-        name::UR_DEVICE_INFO_PROGRAM_SET_SPECIALIZATION_CONSTANTS => {
-            Truth(!limits.intermediate_languages.is_empty())
-        }
+        // Unified Runtime calls PTX a binary.
+        name::UR_DEVICE_INFO_IL_VERSION => Text(match takes_spirv(limits) {
+            true => limits.intermediate_languages,
+            false => "",
+        }),
+        name::UR_DEVICE_INFO_PROGRAM_SET_SPECIALIZATION_CONSTANTS => Truth(takes_spirv(limits)),
         name::UR_DEVICE_INFO_MAX_CONSTANT_BUFFER_SIZE => U64(limits.constant_memory.into()),
         name::UR_DEVICE_INFO_LOCAL_MEM_TYPE => U32(local_memory::UR_DEVICE_LOCAL_MEM_TYPE_LOCAL.0),
         name::UR_DEVICE_INFO_LOCAL_MEM_SIZE => U64(limits.shared_memory.into()),
@@ -71,6 +73,10 @@ fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'_>> {
         name::UR_DEVICE_INFO_ASYNC_BARRIER => is_at_least(8),
         _ => return None,
     })
+}
+
+fn takes_spirv(limits: &KernelLimits) -> bool {
+    limits.intermediate_languages.contains("SPIR-V")
 }
 
 fn launch_capabilities(limits: &KernelLimits) -> ur_kernel_launch_properties_flags_t {

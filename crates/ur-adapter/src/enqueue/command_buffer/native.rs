@@ -2,14 +2,15 @@
 //! while it is called. They become one command of a command buffer.
 //!
 //! The driver's graph of a command buffer is created only when the command buffer is finalized. So
-//! the function gets an object of its own: a `CUgraph`, or a command list. The next native command
-//! gets another one.
+//! the function gets an object of its own: a `CUgraph`, a command list, or a `cl_command_buffer_khr`. The next
+//! native command gets another one.
 
 use super::appended::{Appended, SyncPoints};
 use super::{CommandBuffer, Phase};
 use crate::abi::boundary::{MaybeOut, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, HandleList, MaybeHandle, Shared};
+use crate::discovery::device::opencl_of;
 use crosshandle::{Command, native::NativeRecording};
 use std::ffi::c_void;
 use unified_runtime_sys::{
@@ -92,6 +93,13 @@ entry_points! {
         native: Out<ur_native_handle_t>,
     ) {
         buffer.check_recording()?;
+        let device = buffer.device.inner();
+        if device.native().is_none() && opencl_of(device).is_none() {
+            return Err(Failure::unsupported(
+                "without a driver, a command buffer has a native handle only if the adapter reports \
+                 OpenCL and an OpenCL runtime is installed",
+            ));
+        }
         let context = buffer.context.on(&buffer.device)?;
         let recording = &mut *buffer.native.lock();
         let recording = match recording {

@@ -3,8 +3,8 @@
 //! A driver's graph can neither wait for an event nor signal one between its nodes. So a command
 //! that waits for events begins a new part, and a command that signals an event ends its part. A
 //! run submits the parts in order. When a run is submitted, the first command of each part waits
-//! for the latest signals of the part's events. The last command of a part signals the part's
-//! event. A command buffer without such commands has one part, and each run is one submission.
+//! for the latest signals of the part's events, or for the next signals if other processes may
+//! signal the events. The last command of a part signals the part's event. A command buffer without such commands has one part, and each run is one submission.
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
@@ -88,7 +88,7 @@ impl Recordings {
         // Earlier parts are complete before this part starts, so only nodes in this part matter.
         let after = after.iter().filter(|node| node.part as usize == part);
         let after: Vec<Node> = after.map(|node| node.node).collect();
-        let node = last.recording.add(command, &after)?;
+        let node = last.recording.add(command, &after, &[])?;
         last.is_empty = false;
         last.is_ended = events.signal.is_some();
         let present = &mut *last.events.lock();
@@ -171,8 +171,20 @@ impl Parts {
             run.note_uses(&submission)?;
             let mut command = run.executable().command();
             let events = events.lock();
-            for event in &events.waits {
-                command = command.after_submitted(event.inner()?);
+            for (index, event) in events.waits.iter().enumerate() {
+                let inner = event.inner()?;
+                command = match event.cursor() {
+                    None => command.after_submitted(inner),
+                    // An event that occurs twice in a wait list is awaited once.
+                    Some(_)
+                        if events.waits[..index]
+                            .iter()
+                            .any(|known| std::ptr::eq(&**known, &**event)) =>
+                    {
+                        command
+                    }
+                    Some(cursor) => command.after_value(inner, cursor.take()),
+                };
             }
             commands.push((command, events.signal.clone()));
         }

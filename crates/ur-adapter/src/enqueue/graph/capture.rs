@@ -9,8 +9,7 @@
 //! A node follows the nodes for whose events its command waits, and the nodes that precede it in
 //! its queue's order. If a command waits for an event from outside the capture, each run of the
 //! whole graph waits for one signal of that event: the latest signal when the command was recorded.
-//! If other processes may signal the event, the node waits instead, in each run for the signal that
-//! is the latest one then.
+//! If other processes may signal the event, the node waits instead, in each run for the next signal.
 //!
 //! A reusable event that a captured command signals represents that command's node until the
 //! capture ends. Each run signals the event again.
@@ -25,6 +24,7 @@ use crate::context::Context;
 use crate::discovery::Device;
 use crate::memory::replicas::MemoryUse;
 use crate::queue::Queue;
+use crosshandle::graph::SignalCursor;
 use crosshandle::{Command, Error, Event};
 use std::borrow::Cow;
 use std::mem;
@@ -56,6 +56,14 @@ pub(crate) struct Order {
     pub(crate) after_earlier: bool,
     /// Whether all later submissions to the queue follow the command.
     pub(crate) before_later: bool,
+}
+
+/// What a captured command waits for.
+#[derive(Default)]
+pub(crate) struct Predecessors<'a> {
+    pub(crate) nodes: Vec<CapturedNode>,
+    /// In each run, the command waits for the next signal of each cursor.
+    pub(crate) next: Vec<&'a SignalCursor>,
 }
 
 struct State {
@@ -302,13 +310,14 @@ impl Capture {
     }
 
     /// Records commands from a queue, in order, and returns the node of the last command. The first
-    /// command follows the nodes in `after`.
+    /// command follows `before`.
     ///
     /// # Errors
     /// Returns `GRAPH_CAPTURE_INVALIDATED` if the capture was invalidated earlier or has ended.
     ///
     /// The other errors invalidate the capture, because it may contain only some of the commands:
-    /// - `GRAPH_CAPTURE_UNSUPPORTED` if graphs do not support a command.
+    /// - `GRAPH_CAPTURE_UNSUPPORTED` if graphs do not support a command, or if the graph would both
+    ///   signal a shared event and wait for its next signal.
     /// - `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue in the meantime.
     /// - `INVALID_ARGUMENT` if `commands` is empty.
     pub(crate) fn record(
@@ -316,17 +325,20 @@ impl Capture {
         queue: &Queue,
         kind: ur_command_t,
         commands: Vec<Command>,
-        after: impl Iterator<Item = CapturedNode>,
+        before: Predecessors<'_>,
         order: Order,
     ) -> Result<CapturedNode> {
-        let mut after: Vec<u32> = after.map(|node| node.index).collect();
+        let nodes = before.nodes.iter();
+        let mut after: Vec<u32> = nodes.map(|node| node.index).collect();
+        let mut next = before.next;
         let state = &mut *self.state.lock();
         state.recorded()?;
         let recorded = state.member(queue.capture_slot(), self).and_then(|member| {
             let mut last = None;
             for command in commands {
                 let after = mem::take(&mut after).into_iter().chain(last).collect();
-                last = Some(state.add(member, kind, command, after, order, queue.is_in_order())?);
+                let command = (kind, command, mem::take(&mut next));
+                last = Some(state.add(member, command, after, order, queue.is_in_order())?);
             }
             last.ok_or_else(|| Failure::argument("there are no commands to record"))
         });
@@ -368,12 +380,12 @@ impl State {
         Ok(self.members.len() - 1)
     }
 
-    /// Records one command from a queue, and returns the index of its node.
+    /// Records one command from a queue, and returns the index of its node. In each run, the
+    /// command also waits for the next signal of the cursors.
     fn add(
         &mut self,
         member: usize,
-        kind: ur_command_t,
-        command: Command,
+        (kind, command, next): (ur_command_t, Command, Vec<&SignalCursor>),
         mut after: Vec<u32>,
         order: Order,
         is_in_order: bool,
@@ -394,7 +406,7 @@ impl State {
             .collect();
         // The index fits into 32 bits, because a graph in `crosshandle` has a maximum number of
         // nodes.
-        let node = recording.add(command, &before).map_err(|error| {
+        let node = recording.add(command, &before, &next).map_err(|error| {
             let unsupported = matches!(error, Error::Unsupported(_));
             let failure = Failure::from(error);
             match unsupported {

@@ -7,7 +7,7 @@ use crate::memory::replicas::MemoryUse;
 use crate::queue::destination::Destination;
 use crosshandle::{
     Command, Event,
-    graph::{ExecutableGraph, Graph, Node},
+    graph::{ExecutableGraph, Graph, Node, SignalCursor},
 };
 use unified_runtime_sys::ur_command_t;
 
@@ -52,9 +52,15 @@ impl Recording {
         }
     }
 
-    /// Records a command that follows the nodes in `after`.
-    pub(crate) fn add(&mut self, command: Command, after: &[Node]) -> crosshandle::Result<Node> {
-        self.graph.add(command, after)
+    /// Records a command that follows the nodes in `after`. In each run, the command also waits for
+    /// the next signal of the cursors in `next`.
+    pub(crate) fn add(
+        &mut self,
+        command: Command,
+        after: &[Node],
+        next: &[&SignalCursor],
+    ) -> crosshandle::Result<Node> {
+        self.graph.add_after_next(command, after, next)
     }
 
     /// Creates an executable graph from the recording. The driver may wait for a device during this

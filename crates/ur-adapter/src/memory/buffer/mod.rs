@@ -38,6 +38,9 @@ const PLACE: ur_mem_flags_t = WITH_POINTER | UR_MEM_FLAG_ALLOC_HOST_POINTER;
 /// A UR buffer, or a sub-buffer of another buffer.
 pub(crate) struct Buffer {
     context: Ref<Context>,
+    /// The OpenCL object of the buffer, if a client has asked for it. It is dropped before the
+    /// storage.
+    object: native::Object,
     storage: StorageUser,
     /// The offset of the buffer in the storage, in bytes.
     offset: usize,
@@ -53,6 +56,7 @@ impl Buffer {
     fn new(context: Ref<Context>, storage: Arc<Storage>, kernel_access: ur_mem_flags_t) -> Self {
         Self {
             context,
+            object: native::Object::default(),
             offset: 0,
             len: storage.len(),
             storage: StorageUser(storage),
@@ -73,7 +77,12 @@ impl Buffer {
 
     /// Returns the native handle of the buffer on a device.
     pub(super) fn native_handle(&self, device: &Device) -> Result<ur_native_handle_t> {
-        native::handle(&self.storage, device, self.offset)
+        native::handle(
+            &self.storage,
+            device,
+            self.offset..self.offset + self.len,
+            &self.object,
+        )
     }
 
     /// Returns part of the buffer as a memory range for a command with this access. The memory

@@ -1,5 +1,5 @@
 //! Native handles of buffers. The native handle is the buffer's device address, which other
-//! libraries that use the same driver can access.
+//! libraries that use the same driver can access. If clients expect OpenCL, it is a `cl_mem`.
 
 use super::storage::Storage;
 use crate::abi::failure::{Failure, Result};
@@ -7,7 +7,10 @@ use crate::abi::lock::Lock;
 use crate::abi::native::ownership;
 use crate::context::Context;
 use crate::discovery::Device;
+use crate::discovery::device::opencl_of;
+use crosshandle::native::RuntimeMemory;
 use crosshandle::{Error, Memory};
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -16,14 +19,62 @@ use unified_runtime_sys::{ur_native_handle_t, ur_result_t};
 /// The storages for which this adapter has returned a native handle.
 static GIVEN: Lock<Vec<Weak<Storage>>> = Lock::new(Vec::new());
 
-/// Returns the native handle for an offset in a storage. The handle is valid as long as an object
-/// keeps the memory alive.
+/// The `cl_mem` of a buffer. `None` until a client asks for it.
+#[derive(Default)]
+pub(super) struct Object(Lock<Option<RuntimeMemory>>);
+
+/// The `cl_mem` of each buffer that has one, with the buffer's storage and offset.
+static OBJECTS: Lock<Vec<(ur_native_handle_t, Weak<Storage>, usize)>> = Lock::new(Vec::new());
+
+impl Object {
+    /// Returns the `cl_mem` for a range of the storage whose first byte is at `start`.
+    fn of(
+        &self,
+        device: &Device,
+        storage: &Arc<Storage>,
+        range: Range<usize>,
+        start: usize,
+    ) -> Result<ur_native_handle_t> {
+        let mut place = self.0.lock();
+        if let Some(memory) = &*place {
+            return Ok(memory.raw());
+        }
+        let start = NonNull::new(ptr::with_exposed_provenance_mut(start))
+            .ok_or_else(|| Failure::argument("this buffer has no memory"))?;
+        // SAFETY: the buffer keeps the storage, and drops this object first. The caller of the
+        // native handle guarantees that the runtime's commands end before the buffer is released.
+        let memory = unsafe { RuntimeMemory::new(device.inner(), start, range.len()) }?;
+        let native = memory.raw();
+        *place = Some(memory);
+        OBJECTS
+            .lock()
+            .push((native, Arc::downgrade(storage), range.start));
+        Ok(native)
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        if let Some(memory) = self.0.get_mut() {
+            let native = memory.raw();
+            OBJECTS.lock().retain(|(known, _, _)| *known != native);
+        }
+    }
+}
+
+/// Returns the native handle for a range of a storage. The handle is valid as long as an object
+/// keeps the memory alive. A `cl_mem` is valid as long as the buffer of `object`.
 pub(super) fn handle(
     storage: &Arc<Storage>,
     device: &Device,
-    offset: usize,
+    range: Range<usize>,
+    object: &Object,
 ) -> Result<ur_native_handle_t> {
     let address = storage.native_address(device)?;
+    let offset = range.start;
+    if opencl_of(device.inner()).is_some() {
+        return object.of(device, storage, range, address + offset);
+    }
     if !storage.is_given.swap(true, Ordering::Relaxed) {
         let mut given = GIVEN.lock();
         if given.len() == given.capacity() {
@@ -53,6 +104,13 @@ pub(super) unsafe fn find(
     native: ur_native_handle_t,
     is_owned: bool,
 ) -> Result<(Arc<Storage>, usize)> {
+    let objects = OBJECTS.lock();
+    let known = objects.iter().find(|(known, _, _)| *known == native);
+    let known = known.and_then(|(_, storage, offset)| Some((storage.upgrade()?, *offset)));
+    drop(objects);
+    if let Some(found) = known {
+        return Ok(found);
+    }
     // The storages are collected first, because dropping the last reference to a storage takes
     // time. It must not happen while the lock is held.
     let alive: Vec<_> = GIVEN.lock().iter().filter_map(Weak::upgrade).collect();

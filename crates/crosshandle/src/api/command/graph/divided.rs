@@ -6,7 +6,7 @@
 //! the queue does not, and where a failure of one part must fail the later ones.
 
 use super::executable::PartNodes;
-use super::{NodeEvents, Recorded};
+use super::{NodeEvents, Recorded, SignalCursor};
 use crate::api::command::{LATEST, SUBMITTED};
 use crate::api::core::ContextCore;
 use crate::api::event::{Event, EventOptions};
@@ -78,11 +78,17 @@ pub(super) struct Place {
 #[derive(Default)]
 struct Part {
     waits: Vec<(Arc<EventCore>, u64)>,
+    next: Vec<SignalCursor>,
     signal: Option<Arc<EventCore>>,
     function: Option<RepeatableFunction>,
 }
 
 impl Part {
+    /// Returns whether the part waits for events.
+    fn has_waits(&self) -> bool {
+        !self.waits.is_empty() || !self.next.is_empty()
+    }
+
     /// Returns whether a node ends the part, so that later nodes belong to the next part.
     fn is_ended(&self) -> bool {
         self.signal.is_some() || self.function.is_some()
@@ -120,6 +126,7 @@ impl Division {
             nodes[part].push(node.prepare(core, after)?);
             if let Some(events) = &node.events {
                 parts[part].waits.extend(events.waits.iter().cloned());
+                parts[part].next.extend(events.next.iter().cloned());
                 parts[part].signal.clone_from(&events.signal);
             }
             parts[part].function.clone_from(&node.function);
@@ -136,7 +143,7 @@ impl Division {
     /// Returns whether one submission runs the whole graph.
     pub(super) fn is_whole(&self) -> bool {
         match &*self.parts {
-            [part] => part.waits.is_empty() && !part.is_ended(),
+            [part] => !part.has_waits() && !part.is_ended(),
             _ => false,
         }
     }
@@ -159,7 +166,7 @@ impl Recorded {
     fn has_waits(&self) -> bool {
         self.events
             .as_ref()
-            .is_some_and(|events| !events.waits.is_empty())
+            .is_some_and(|events| events.has_waits())
     }
 
     /// Creates the node that executable graphs of a context use. `after` are nodes of the same
@@ -196,22 +203,21 @@ impl DividedRun {
             let nodes = &self.parts[place.part].nodes;
             let node = &nodes[place.index];
             let (is_first, is_last) = (place.index == 0, place.index + 1 == nodes.len());
-            let events = NodeEvents {
-                waits: if is_first {
-                    part.waits.clone()
-                } else {
-                    Vec::new()
-                },
+            let mut events = NodeEvents {
                 signal: part.signal.clone().filter(|_| is_last),
+                ..NodeEvents::default()
             };
-            let has_events = !events.waits.is_empty() || events.signal.is_some();
+            if is_first {
+                events.waits.clone_from(&part.waits);
+                events.next.clone_from(&part.next);
+            }
             recorded.push(Recorded {
                 work: Arc::clone(&node.work),
                 after: Arc::clone(&place.after),
                 is_on_host: node.is_on_host,
                 ends_graph: node.ends_graph,
                 function: part.function.clone(),
-                events: has_events.then(|| Arc::new(events)),
+                events: events.non_empty().map(Arc::new),
             });
         }
         Ok(recorded)
@@ -297,6 +303,11 @@ impl DividedRun {
                     first.saturating_add(later).min(SUBMITTED - 1)
                 }
             };
+            submission.waits.push(WaitPoint::new(event, number));
+        }
+        for cursor in &part.next {
+            let number = cursor.take().min(SUBMITTED - 1);
+            let event = cursor.event().core();
             submission.waits.push(WaitPoint::new(event, number));
         }
         (submission, part.signal.clone())

@@ -227,7 +227,7 @@ impl ExecutableGraph {
                     "an update cannot change the events of a node; the new command has none".into(),
                 ));
             }
-            let new = Recorded::new(&self.core, submission, Arc::clone(&old.after))?;
+            let new = Recorded::new(&self.core, submission, None, Arc::clone(&old.after))?;
             if new.function.is_some() || self.division.calls(place) {
                 return Err(Error::Unsupported(
                     "an update cannot replace a function of the program, or become one".into(),

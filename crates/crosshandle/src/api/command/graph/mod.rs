@@ -1,8 +1,10 @@
 //! Graphs: commands that are recorded once and run as one command any number of times.
 
+mod cursor;
 mod divided;
 mod executable;
 
+pub use cursor::SignalCursor;
 pub(crate) use divided::DividedRun;
 pub use executable::{ExecutableGraph, Replaced};
 
@@ -55,6 +57,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///   executable graph, and for a later number in each further run. If the nodes wait for `n`
 ///   different numbers of an event, these numbers grow by `n` from run to run. Two graphs that
 ///   signal each other can therefore run in turns, and no host call is needed between the turns.
+/// - A wait with a [`SignalCursor`] takes the next signal of the cursor, in any graph
+///   ([`add_after_next`](Self::add_after_next)).
 ///
 /// Such a graph runs in *parts*. A node that waits begins a part, and a node that signals or calls
 /// a function ends one. Each part is submitted as one command, and starts when the previous part is
@@ -66,6 +70,7 @@ pub struct Graph {
     nodes: Vec<Recorded>,
     /// The latest node that must run before all nodes recorded after it.
     barrier: Option<u32>,
+    uses: EventUses,
 }
 
 /// Identifies a command of a graph, in that graph and in its executable graphs.
@@ -91,29 +96,101 @@ struct Recorded {
 }
 
 /// The events that a node waits for, and the event that it signals.
+#[derive(Clone, Default)]
 struct NodeEvents {
     /// The numbers may be [`LATEST`](crate::api::command::LATEST) or
     /// [`SUBMITTED`](crate::api::command::SUBMITTED). Other numbers are those of the first run.
     waits: Vec<(Arc<EventCore>, u64)>,
+    /// In each run, the node waits for the next signal of each cursor.
+    next: Vec<SignalCursor>,
     signal: Option<Arc<EventCore>>,
 }
 
+/// The events whose next signal the nodes of a graph wait for, and the events that they signal.
+#[derive(Clone, Default)]
+struct EventUses {
+    awaited: Vec<Arc<EventCore>>,
+    signalled: Vec<Arc<EventCore>>,
+}
+
+impl EventUses {
+    /// Adds the events of a node.
+    ///
+    /// # Errors
+    /// Returns [`Error::Unsupported`] if the graph would wait for the next signal of an event that
+    /// it also signals. Its own signals count too, so the number of the peer's signal is unknown.
+    fn add(&mut self, events: &NodeEvents) -> Result<()> {
+        let awaited = events.next.iter().map(|cursor| cursor.event().core());
+        let is_in = |events: &[Arc<EventCore>], event: &EventCore| {
+            events.iter().any(|known| known.is_same_counter(event))
+        };
+        let signalled = events.signal.iter();
+        let is_both = awaited.clone().any(|event| is_in(&self.signalled, event))
+            || signalled.clone().any(|event| {
+                is_in(&self.awaited, event)
+                    || awaited.clone().any(|next| next.is_same_counter(event))
+            });
+        if is_both {
+            return Err(Error::Unsupported(
+                "a graph that signals an event cannot also wait for its next signal: use an event for \
+                 each direction"
+                    .into(),
+            ));
+        }
+        for event in awaited {
+            if !is_in(&self.awaited, event) {
+                self.awaited.push(Arc::clone(event));
+            }
+        }
+        for event in signalled {
+            if !is_in(&self.signalled, event) {
+                self.signalled.push(Arc::clone(event));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl NodeEvents {
-    /// Takes the events out of a submission. Returns `None` if it has none.
-    fn take(submission: &mut Submission) -> Option<Arc<Self>> {
+    /// Takes the events out of a submission, and adds the cursors `next`. A cursor that occurs
+    /// twice is awaited once. Returns `None` if there are no events.
+    fn take(submission: &mut Submission, next: &[&SignalCursor]) -> Option<Self> {
         let waits = std::mem::take(&mut submission.waits).into_vec();
-        let waits: Vec<_> = waits
-            .into_iter()
-            .map(|wait| (wait.event, wait.number))
-            .collect();
-        let signal = submission.signal.take();
-        (signal.is_some() || !waits.is_empty()).then(|| Arc::new(Self { waits, signal }))
+        let mut events = Self {
+            waits: waits
+                .into_iter()
+                .map(|wait| (wait.event, wait.number))
+                .collect(),
+            next: Vec::new(),
+            signal: submission.signal.take(),
+        };
+        for cursor in next {
+            if !events.next.iter().any(|known| known.is_same(cursor)) {
+                events.next.push((*cursor).clone());
+            }
+        }
+        events.non_empty()
+    }
+
+    /// Returns whether there are events to wait for.
+    fn has_waits(&self) -> bool {
+        !self.waits.is_empty() || !self.next.is_empty()
+    }
+
+    /// Returns `self`, or `None` if there are no events.
+    fn non_empty(self) -> Option<Self> {
+        (self.signal.is_some() || self.has_waits()).then_some(self)
     }
 }
 
 impl Recorded {
     /// Records a command that runs after the nodes `after` of a graph of this context.
-    fn new(core: &ContextCore, mut submission: Submission, after: Arc<[u32]>) -> Result<Self> {
+    fn new(
+        core: &ContextCore,
+        mut submission: Submission,
+        events: Option<Arc<NodeEvents>>,
+        after: Arc<[u32]>,
+    ) -> Result<Self> {
         let function = match &submission.work {
             Work::Call(HostFunction::Repeatable(function)) => Some(Arc::clone(function)),
             _ => None,
@@ -121,7 +198,6 @@ impl Recorded {
         if function.is_some() {
             submission.work = Work::Marker;
         }
-        let events = NodeEvents::take(&mut submission);
         if let Work::CopyImage(copy) = &submission.work
             && !Arc::ptr_eq(&copy.counter, core.exporter().copied())
         {
@@ -161,6 +237,7 @@ impl Graph {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             nodes: Vec::new(),
             barrier: None,
+            uses: EventUses::default(),
         }
     }
 
@@ -183,8 +260,25 @@ impl Graph {
     /// - [`Error::InvalidArgument`] for a node of another graph, for a graph or an image of another
     ///   context, and for more than 4,294,967,295 nodes.
     /// - [`Error::Unsupported`] for a [`call`](Command::call) or a [`native`](Command::native)
-    ///   command.
+    ///   command. Also for a signal of an event whose next signal another node awaits.
+    #[inline]
     pub fn add(&mut self, command: Command, after: &[Node]) -> Result<Node> {
+        self.add_after_next(command, after, &[])
+    }
+
+    /// Records a command as [`add`](Self::add) does. In each run, the command also waits for the
+    /// next signal of each cursor in `next`. The number is taken when this part of the run is
+    /// submitted, also if the queue then refuses the part.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add). Also [`Error::Unsupported`] if a node of this graph signals the event
+    /// of a cursor. The signals of the graph itself would count too.
+    pub fn add_after_next(
+        &mut self,
+        command: Command,
+        after: &[Node],
+        next: &[&SignalCursor],
+    ) -> Result<Node> {
         let mut before: SmallVec<[u32; 8]> = match command.submission.after_earlier {
             true => self.ends(),
             false => self.barrier.into_iter().collect(),
@@ -204,16 +298,18 @@ impl Graph {
             (Work::Graph(run), None) => Some(executable::recorded(&self.core, run)?),
             _ => None,
         };
+        let events = NodeEvents::take(&mut submission, next);
         match nested {
-            Some(nodes) => {
-                let events = NodeEvents::take(&mut submission);
-                self.add_graph(nodes, events, &before)?;
-            }
+            Some(nodes) => self.add_graph(nodes, events.unwrap_or_default(), &before)?,
             None => {
                 index_after(self.nodes.len(), 1)?;
+                let events = events.map(Arc::new);
                 let after = before.as_slice().into();
-                self.nodes
-                    .push(Recorded::new(&self.core, submission, after)?);
+                let node = Recorded::new(&self.core, submission, events.clone(), after)?;
+                if let Some(events) = &events {
+                    self.uses.add(events)?;
+                }
+                self.nodes.push(node);
             }
         }
         let index = self.nodes.len() as u32 - 1;
@@ -232,19 +328,22 @@ impl Graph {
     fn add_graph(
         &mut self,
         nested: Vec<Recorded>,
-        events: Option<Arc<NodeEvents>>,
+        events: NodeEvents,
         before: &[u32],
     ) -> Result<()> {
         index_after(self.nodes.len(), nested.len() + 2)?;
+        let inside = nested.iter().filter_map(|node| node.events.as_deref());
+        let mut uses = self.uses.clone();
+        for events in inside.chain([&events]) {
+            uses.add(events)?;
+        }
+        self.uses = uses;
         let mut before: Arc<[u32]> = before.into();
-        let (waits, signal) = match events.as_deref() {
-            Some(NodeEvents { waits, signal }) => (waits.clone(), signal.clone()),
-            None => (Vec::new(), None),
-        };
-        if !waits.is_empty() {
+        let signal = events.signal.clone();
+        if events.has_waits() {
             let waits = NodeEvents {
-                waits,
                 signal: None,
+                ..events
             };
             let start = Recorded::marker(Some(Arc::new(waits)), before)?;
             before = [self.nodes.len() as u32].into();
@@ -273,8 +372,8 @@ impl Graph {
         };
         let signal = signal.map(|event| {
             Arc::new(NodeEvents {
-                waits: Vec::new(),
                 signal: Some(event),
+                ..NodeEvents::default()
             })
         });
         let mut end = Recorded::marker(signal, after)?;

@@ -1,11 +1,12 @@
 //! Units of the results.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The unit of a row's results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Unit {
+pub enum Unit {
+    /// A time.
     Nanoseconds,
     /// The ratio of two times.
     Times,
@@ -13,11 +14,21 @@ pub(crate) enum Unit {
 
 impl Unit {
     /// Formats a value with its unit, with three or four digits.
-    pub(crate) fn show(self, value: f64) -> String {
+    #[must_use]
+    pub fn show(self, value: f64) -> String {
         match self {
             Self::Nanoseconds => scaled(value),
-            Self::Times => format!("{value:.2} ×"),
+            Self::Times => times(value),
         }
+    }
+}
+
+/// Formats a ratio.
+#[must_use]
+pub fn times(ratio: f64) -> String {
+    match ratio.abs() < 0.1 {
+        true => format!("{ratio:.4} ×"),
+        false => format!("{ratio:.2} ×"),
     }
 }
 
@@ -41,7 +52,7 @@ fn scaled(mut value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::scaled;
+    use super::*;
 
     #[test]
     fn shown() {
@@ -51,5 +62,9 @@ mod tests {
         assert_eq!(scaled(1840.0), "1.84 µs");
         assert_eq!(scaled(1.06e9), "1.06 s");
         assert_eq!(scaled(-131_072.0), "-131 µs");
+        assert_eq!(
+            (times(0.05), times(1.0)),
+            ("0.0500 ×".into(), "1.00 ×".into())
+        );
     }
 }
