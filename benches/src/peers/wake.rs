@@ -123,10 +123,8 @@ impl Semaphore<'_> {
     /// Creates the semaphore.
     fn init(&self) -> Result<()> {
         // SAFETY: the page has 32 bytes at this address, which nothing else uses.
-        ensure!(
-            unsafe { sem_init(self.address(), 1, 0) } == 0,
-            "no semaphore"
-        );
+        let code = unsafe { sem_init(self.address(), 1, 0) };
+        ensure!(code == 0, "no semaphore");
         Ok(())
     }
 }
