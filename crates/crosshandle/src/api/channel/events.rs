@@ -230,14 +230,16 @@ impl MemberEvents {
             }
             return false;
         }
-        if let (Ok(event), MemberEvent::Wake) = (&opened, which) {
-            // The words have changed for the member before this process needed its event.
-            let _ = event.signal();
-        }
+        let event = opened.as_ref().ok().cloned();
         events.put(place(role, key, which), key.generation, opened);
-        if which == MemberEvent::Work {
+        match which {
+            // The words have changed for the member before this process needed its event. Calls
+            // that found it unopened rely on this signal, so it comes after the event is put.
+            MemberEvent::Wake => {
+                let _ = event.map(|event| event.signal());
+            }
             // Tasks of this process may wait for the event.
-            events.wake_own();
+            MemberEvent::Work => events.wake_own(),
         }
         true
     }
