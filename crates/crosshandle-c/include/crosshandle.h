@@ -628,6 +628,29 @@ typedef struct {
 } crosshandle_device_info;
 
 /**
+ * An event as code on a device uses it, with the functions of `crosshandle.cuh`. A kernel takes
+ * the structure by value.
+ */
+typedef struct {
+    /**
+     * The event's words, which all processes share.
+     */
+    void *words;
+    /**
+     * The number of signals by code on the device, or null if the code may only wait.
+     */
+    void *signalled;
+    /**
+     * The number of calls of `wait_next`.
+     */
+    void *awaited;
+    /**
+     * The word that tells code on the device to stop.
+     */
+    void *abort;
+} crosshandle_device_event;
+
+/**
  * The elements, shape and strides of an array in memory.
  */
 typedef struct {
@@ -664,29 +687,6 @@ typedef struct {
 } crosshandle_layout;
 
 /**
- * An event as code on a device uses it, with the functions of `crosshandle.cuh`. A kernel takes
- * the structure by value.
- */
-typedef struct {
-    /**
-     * The event's words, which all processes share.
-     */
-    void *words;
-    /**
-     * The number of signals by code on the device, or null if the code may only wait.
-     */
-    void *signalled;
-    /**
-     * The number of calls of `wait_next`.
-     */
-    void *awaited;
-    /**
-     * The word that tells code on the device to stop.
-     */
-    void *abort;
-} crosshandle_device_event;
-
-/**
  * The options of an event. A structure of zeros, with `size` set, has the defaults.
  */
 typedef struct {
@@ -704,8 +704,8 @@ typedef struct {
      */
     bool isolated;
     /**
-     * Whether only code on devices of this process signals the event. Only the creator of the event
-     * can choose this.
+     * Whether only code on devices of this process signals the event. Only the creator of the
+     * event can choose this.
      */
     bool single_signaller;
 } crosshandle_event_options;
@@ -1325,6 +1325,34 @@ crosshandle_result crosshandle_device_get_info(const crosshandle_device *device,
 crosshandle_result crosshandle_device_close(crosshandle_device *device);
 
 /**
+ * Gives code on the context's device access to an event, and stores in `addresses` what the code
+ * needs. The addresses are valid until `on_device` is closed, which must come after the end of the
+ * code.
+ *
+ * The code can wait for any event. It can signal an event that was created in this context with
+ * `single_signaller`.
+ *
+ * Errors: `CROSSHANDLE_UNSUPPORTED` if code on the device cannot use events.
+ */
+crosshandle_result crosshandle_event_open_on_device(const crosshandle_context *context,
+                                                    const crosshandle_event *event,
+                                                    crosshandle_event_on_device **on_device,
+                                                    crosshandle_device_event *addresses);
+
+/**
+ * Ends the access of code on a device to an event. Closing null does nothing.
+ */
+crosshandle_result crosshandle_event_on_device_close(crosshandle_event_on_device *on_device);
+
+/**
+ * Tells code on the context's device to stop (`abort` true), or takes that back.
+ *
+ * Errors: `CROSSHANDLE_OUT_OF_MEMORY`.
+ */
+crosshandle_result crosshandle_context_abort_device_code(const crosshandle_context *context,
+                                                         bool abort);
+
+/**
  * Describes a part of memory as an array in DLPack's form, without a copy.
  *
  * The tensor keeps the memory open until the consumer calls its deleter. Memory that was opened
@@ -1382,11 +1410,6 @@ int32_t crosshandle_error_os_code(void);
 crosshandle_result crosshandle_event_create(const crosshandle_context *context,
                                             const crosshandle_event_options *options,
                                             crosshandle_event **event);
-
-/**
- * Ends the access of code on a device to an event. Closing null does nothing.
- */
-crosshandle_result crosshandle_event_on_device_close(crosshandle_event_on_device *on_device);
 
 /**
  * Opens an event of another process by its handle. The call waits for the exporter for at most
@@ -1488,21 +1511,6 @@ uint64_t crosshandle_event_submitted(const crosshandle_event *event);
  * an error.
  */
 uint64_t crosshandle_event_completed(const crosshandle_event *event);
-
-/**
- * Gives code on the context's device access to an event, and stores in `addresses` what the code
- * needs. The addresses are valid until `on_device` is closed, which must come after the end of the
- * code.
- *
- * The code can wait for any event. It can signal an event that was created in this context with
- * `single_signaller`.
- *
- * Errors: `CROSSHANDLE_UNSUPPORTED` if code on the device cannot use events.
- */
-crosshandle_result crosshandle_event_open_on_device(const crosshandle_context *context,
-                                                    const crosshandle_event *event,
-                                                    crosshandle_event_on_device **on_device,
-                                                    crosshandle_device_event *addresses);
 
 /**
  * Gives the event a name, which tools and errors of all processes that share it show. Names are
@@ -1876,13 +1884,6 @@ crosshandle_result crosshandle_memory_close(crosshandle_memory *memory);
  * device has no driver, and on an error. It exists at least as long as the context.
  */
 void *crosshandle_context_native(const crosshandle_context *context);
-
-/**
- * Tells code on the context's device to stop (`abort` true), or takes that back.
- *
- * Errors: `CROSSHANDLE_OUT_OF_MEMORY`.
- */
-crosshandle_result crosshandle_context_abort_device_code(const crosshandle_context *context, bool abort);
 
 /**
  * Creates a context over a driver's context that the program has made, a `CUcontext` or
