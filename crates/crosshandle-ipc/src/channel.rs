@@ -923,8 +923,8 @@ mod tests {
                 control.settle(slot, earlier, true);
                 assert_eq!(control.settled(slot, number), None);
             }
-            control.settle(slot, number, number % 2 == 0);
-            assert_eq!(control.settled(slot, number), Some(number % 2 == 0));
+            control.settle(slot, number, number.is_multiple_of(2));
+            assert_eq!(control.settled(slot, number), Some(number.is_multiple_of(2)));
         }
     }
 }
