@@ -924,7 +924,10 @@ mod tests {
                 assert_eq!(control.settled(slot, number), None);
             }
             control.settle(slot, number, number.is_multiple_of(2));
-            assert_eq!(control.settled(slot, number), Some(number.is_multiple_of(2)));
+            assert_eq!(
+                control.settled(slot, number),
+                Some(number.is_multiple_of(2))
+            );
         }
     }
 }

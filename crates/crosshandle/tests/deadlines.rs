@@ -8,7 +8,7 @@
 mod common;
 
 use common::{Directory, Parent, Process, context, is};
-use crosshandle::channel::{Channel, ChannelOptions};
+use crosshandle::channel::{Channel, ChannelOptions, WhenFull};
 use crosshandle::event::EventSet;
 use crosshandle::handle::ChannelHandle;
 use crosshandle::virtual_memory::VirtualRange;
@@ -147,6 +147,19 @@ fn call(
             .producer()?
             .send_timeout(b"", TIMEOUT)
             .map(drop),
+        "reserve_timeout" => {
+            // A queue writes every slot that the producer may reuse.
+            let context = fresh(directory);
+            let queue = context.create_queue()?;
+            let options = ChannelOptions::new(8).depth(1).held(1).reserved(1);
+            let channel = Channel::create(&context, options.when_full(WhenFull::DropOldest))?;
+            let mut producer = channel.producer()?;
+            queue.submit(Command::barrier().after_value(event, 1))?;
+            loop {
+                let slot = producer.reserve_timeout(TIMEOUT)?;
+                producer.publish_on(&queue, slot, TIMEOUT)?;
+            }
+        }
         "publish_timeout" => {
             let mut producer = channels.full.producer()?;
             let slot = producer.reserve()?;

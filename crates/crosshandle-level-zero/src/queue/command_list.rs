@@ -316,7 +316,9 @@ fn signal_now(event: &Arc<EventCore>) -> Result<()> {
         Profile::stamp(&profile.started);
         Profile::stamp(&profile.ended);
     }
-    event.signal().map(drop)
+    let number = event.signal()?;
+    event.note_issued(number);
+    Ok(())
 }
 
 impl Drop for CommandList {
