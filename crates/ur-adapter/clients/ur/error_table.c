@@ -240,6 +240,8 @@ static void events(struct bytes other_kind) {
   WORKS(time_of(recorded, UR_PROFILING_INFO_COMMAND_START, &times[1]));
   WORKS(time_of(recorded, UR_PROFILING_INFO_COMMAND_END, &times[2]));
   HOLDS(times[0] != 0 && times[0] == times[1] && times[1] == times[2]);
+  WORKS(time_of(recorded, UR_PROFILING_INFO_COMMAND_QUEUED, &queued));
+  HOLDS(queued == times[0]);
   part = "urEventGetProfilingInfo of an event to share";
   FAILS(PROFILING_INFO_NOT_AVAILABLE, time_of(shared, UR_PROFILING_INFO_COMMAND_SUBMIT, &times[0]));
   signal_event(&ur, shared);

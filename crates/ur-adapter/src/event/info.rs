@@ -120,14 +120,16 @@ impl Event {
         let profile = self.profile().map_err(|_| {
             none("this event records no timestamps: neither it nor its queue is profiled")
         })?;
+        let is_tag = self.command() == ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP;
         let time = match name {
-            // Also for a tag that the device has not executed yet.
-            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED => profile.submitted,
-            // The other times of a tag are the one at which the device executes it.
-            _ if self.command() == ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP => {
-                started(&profile)
+            // A tag has one time, at which the device executes it. Until then, the time at which
+            // it was submitted is known.
+            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED if is_tag => {
+                started(&profile).or(profile.submitted)
             }
-            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => profile.submitted,
+            _ if is_tag => started(&profile),
+            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED
+            | ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => profile.submitted,
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_START => started(&profile),
             _ => ended(&profile),
         };
