@@ -17,7 +17,7 @@ results of waits.
 
 from __future__ import annotations
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import triton
 import triton.language as tl
 
