@@ -50,6 +50,13 @@ use std::sync::{Arc, OnceLock};
 /// >>> context.trim()
 /// >>> size = context.device.granularity
 /// >>> physical, addresses = context.physical_memory(size), context.reserve(size)
+///
+/// Kernels wait for events, and can be told to stop:
+///
+/// >>> done = context.event(single_signaller=True)
+/// >>> for_kernels = context.device_event(done)
+/// >>> context.abort_kernels()
+/// >>> context.clear_abort()
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Context(
     pub(crate) crosshandle::Context,

@@ -29,7 +29,8 @@ from typing import Any
 
 ROLES = ("maker", "user")
 
-_BLOCK = re.compile(r"(?:^<!-- (not run|run): ([^\n]*) -->\n)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMENT = r"^<!-- (not run|run): ((?:(?!-->).)*?)\s-->\n"
+_BLOCK = re.compile(rf"(?:{_COMMENT})?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
