@@ -43,6 +43,9 @@ const RESTORE_DELAY: Duration = Duration::from_millis(100);
 /// time, importers are refused until inotify reports the removal, or until a later export.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
+/// Longest expected time from a removal until inotify's report of it is read.
+const REPORT_DELAY: Duration = Duration::from_secs(1);
+
 /// This process's socket in one directory. It is closed and removed when its last user drops it.
 ///
 /// Other programs may remove the socket or the directory, for example `logind` at the end of a
@@ -51,9 +54,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// exports, at most once per [`CHECK_INTERVAL`].
 pub struct Broker {
     place: Mutex<Listening>,
-    /// Time of the latest successful check, in nanoseconds of
-    /// [`coarse_nanoseconds`](process::coarse_nanoseconds), or 0 if the next export must check.
-    checked: Arc<AtomicU64>,
+    latest_check: Arc<LatestCheck>,
     /// The directory that the program chose. `None` for the default directory, which is recreated
     /// if it is removed.
     chosen: Option<PathBuf>,
@@ -62,6 +63,43 @@ pub struct Broker {
     /// Name of the socket.
     name: String,
     birth: Birth,
+}
+
+/// The latest check that the socket exists.
+#[derive(Default)]
+struct LatestCheck {
+    /// Time of the check, in nanoseconds of
+    /// [`coarse_nanoseconds`](process::coarse_nanoseconds), or 0 if the next export must check.
+    time: AtomicU64,
+    /// Whether an export relied on this check instead of making its own.
+    is_relied_on: AtomicBool,
+}
+
+impl LatestCheck {
+    fn set(&self, now: u64) {
+        self.is_relied_on.store(false, Ordering::Relaxed);
+        self.time.store(now, Ordering::Relaxed);
+    }
+
+    /// Returns whether an export may rely on this check, and notes that one did.
+    #[inline]
+    fn covers(&self, now: u64) -> bool {
+        let time = self.time.load(Ordering::Relaxed);
+        let covers = time != 0 && now.saturating_sub(time) < CHECK_INTERVAL.as_nanos() as u64;
+        // The store would take the line from other threads, so it happens once for each check.
+        if covers && !self.is_relied_on.load(Ordering::Relaxed) {
+            self.is_relied_on.store(true, Ordering::Relaxed);
+        }
+        covers
+    }
+
+    /// Makes the next export check. Returns whether an export may have relied on the check after
+    /// the socket was removed, if its removal is reported `now`.
+    fn forget(&self, now: u64) -> bool {
+        let time = self.time.swap(0, Ordering::Relaxed);
+        let is_recent = now.saturating_sub(time) < REPORT_DELAY.as_nanos() as u64;
+        self.is_relied_on.load(Ordering::Relaxed) && is_recent
+    }
 }
 
 /// The place where a broker listens. The fields are dropped in this order.
@@ -113,7 +151,7 @@ impl Broker {
         let created = Listening::new(directory, shared, &cell, None).map(|place| {
             Arc::new(Self {
                 place: Mutex::new(place),
-                checked: Arc::default(),
+                latest_check: Arc::default(),
                 chosen: chosen.map(Path::to_owned),
                 is_shared: AtomicBool::new(shared),
                 name: place_name(),
@@ -155,8 +193,7 @@ impl Broker {
     #[inline]
     pub fn ensure(self: &Arc<Self>) -> Result<()> {
         let now = process::coarse_nanoseconds();
-        let checked = self.checked.load(Ordering::Relaxed);
-        if checked != 0 && now.saturating_sub(checked) < CHECK_INTERVAL.as_nanos() as u64 {
+        if self.latest_check.covers(now) {
             return Ok(());
         }
         self.check(now)
@@ -168,7 +205,7 @@ impl Broker {
         let place = self.place.lock();
         if place.other.is_none() && place.has_name(&self.name) {
             // Stored under the lock, so that a later report of a removal is not overwritten.
-            self.checked.store(now, Ordering::Relaxed);
+            self.latest_check.set(now);
             return Ok(());
         }
         drop(place);
@@ -324,7 +361,7 @@ impl Listening {
 struct Removal {
     inotify: KeptFromChildren,
     broker: Weak<Broker>,
-    checked: Arc<AtomicU64>,
+    latest_check: Arc<LatestCheck>,
 }
 
 impl Removal {
@@ -342,7 +379,7 @@ impl Removal {
         watch(Arc::new(Self {
             inotify: KeptFromChildren::new(inotify),
             broker: Arc::downgrade(broker),
-            checked: Arc::clone(&broker.checked),
+            latest_check: Arc::clone(&broker.latest_check),
         }))
     }
 }
@@ -366,11 +403,12 @@ impl Source for Removal {
             return Next::Continue;
         }
         let broker = Weak::clone(&self.broker);
-        self.checked.store(0, Ordering::Relaxed);
+        // An export after the removal needs its directory, even one that the program chose.
+        let makes = self.latest_check.forget(process::coarse_nanoseconds());
         // Looking into a directory may block, and so may dropping the last broker.
         background::run(move || {
             thread::sleep(RESTORE_DELAY);
-            let restored = broker.upgrade().map(|broker| broker.restore(false));
+            let restored = broker.upgrade().map(|broker| broker.restore(makes));
             if let Some(Err(error)) = restored {
                 tracing::warn!(%error, "importers cannot connect any more");
             }

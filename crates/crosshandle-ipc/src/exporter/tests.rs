@@ -405,6 +405,23 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
+fn an_export_that_relies_on_the_latest_check_gets_its_directory() {
+    let (exporter, directory) = exporter();
+    let socket = directory.join(format!("{:016x}.sock", address::exporter_id().unwrap()));
+    for _ in 0..3 {
+        // The first export checks, and the second one relies on that check.
+        std::thread::sleep(Duration::from_millis(15));
+        let _ = event(&exporter, None);
+        std::fs::remove_dir_all(&directory).unwrap();
+        let next = event(&exporter, None);
+        until("the socket is made again", || socket.exists());
+        drop(attach(&exporter, &directory, next).unwrap());
+    }
+    drop(exporter);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn a_removed_socket_is_there_again() {
     let (exporter, directory) = exporter();
     let first = event(&exporter, None);
@@ -433,7 +450,10 @@ fn a_removed_socket_is_there_again() {
     std::fs::rename(&socket, directory.join("elsewhere")).unwrap();
     until("the socket is made again", || socket.exists());
     drop(attach(&exporter, &directory, first).unwrap());
-    // A directory that the program chose is recreated only for another export.
+    // A directory that the program chose is recreated only for another export. This export makes
+    // a check of its own.
+    std::thread::sleep(Duration::from_millis(15));
+    let _ = event(&exporter, None);
     remove();
     std::thread::sleep(Duration::from_millis(50));
     assert!(!directory.exists());
