@@ -1,5 +1,5 @@
-//! Round trips of kernels and replayed graphs, with threads of the host and with each other, and the
-//! cost of events inside a replay.
+//! Round trips of kernels and replayed graphs, with threads of the host and with each other. Also
+//! the cost of events inside a replay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
