@@ -2,9 +2,9 @@
 //! opens.
 //!
 //! [`VARIABLE`] names the file. While it is unset, each step costs one load of a static. Several
-//! processes may name the same file: each event is one line, appended by one `write`, and the kernel
-//! makes such appends one after the other. A killed process therefore leaves a complete file. The
-//! format allows that the closing bracket of the list is missing.
+//! processes may name the same file. Each event is one line, which one `write` appends, and the
+//! kernel makes such appends one after the other. A killed process therefore leaves a valid file:
+//! the format allows that the closing bracket of the list is missing.
 
 use super::kind_name;
 use crate::error::Error;
