@@ -76,6 +76,11 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// Builds the wheel of a release, and returns its path.
+pub(crate) fn for_release(workspace: &Workspace, environment: &Environment) -> Result<PathBuf> {
+    make(workspace, environment, &RELEASE)
+}
+
 /// Builds the wheel, installs it for benchmarks, and returns the directory of the module.
 pub(crate) fn measured(workspace: &Workspace) -> Result<PathBuf> {
     let environment = Environment::for_wheel(workspace)?;
@@ -230,7 +235,7 @@ fn memchr<'a>(bytes: &'a [u8], text: &'a [u8]) -> impl Iterator<Item = usize> + 
         .map(move |(place, _)| place + text.len())
 }
 
-fn empty(directory: &Path) -> Result<()> {
+pub(crate) fn empty(directory: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(directory);
     fs::create_dir_all(directory)
         .map_err(|error| format!("cannot create {}: {error}", directory.display()))
@@ -252,7 +257,7 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let directory = to.parent().unwrap_or(to);
     fs::create_dir_all(directory)
         .and_then(|()| fs::copy(from, to))
@@ -266,6 +271,6 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
         })
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
