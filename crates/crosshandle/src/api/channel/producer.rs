@@ -282,7 +282,7 @@ impl Producer {
         };
         core.plan
             .layout
-            .store_head(core.items()?, slot.slot, &head)?;
+            .store_head(core.items(), slot.slot, &head)?;
         let (words, state, deadline) = (core.words(), &mut self.state, deadline.instant());
         let published = match signal {
             0 => words.publish(state, slot.slot, core, deadline),
@@ -511,9 +511,7 @@ impl Slot {
             )));
         }
         let core = self.core();
-        core.plan
-            .layout
-            .store_user(core.items()?, self.slot, user)?;
+        core.plan.layout.store_user(core.items(), self.slot, user)?;
         self.user = user.len() as u8;
         Ok(())
     }
