@@ -22,7 +22,7 @@ pub struct Consumer {
     lost: u64,
     /// Whether the latest attempt found an item.
     has_found: bool,
-    /// Words of the ring that the only consumer has read in advance.
+    /// Words of the ring that the consumer has read in advance.
     ahead: Ahead,
     patience: Patience,
 }
@@ -30,8 +30,8 @@ pub struct Consumer {
 /// Number of words of the ring in a cache line.
 const LINE_WORDS: u64 = 8;
 
-/// Words of a line of the ring, which the only consumer of a queue reads at once. Each later read
-/// of the line may have to take it from the producer.
+/// Words of a line of the ring, which a consumer reads at once. Each later read of the line may
+/// have to take it from the producer.
 struct Ahead {
     /// Number of the first item.
     first: u64,
@@ -162,11 +162,7 @@ impl<P: Platform> Channel<'_, P> {
             return Err(ChannelError::TooManyHeld);
         }
         for _ in 0..MAX_ATTEMPTS {
-            let attempt = match self.shape.delivery() {
-                Delivery::Queue => self.take(consumer, place),
-                Delivery::Broadcast => self.copy(consumer, place),
-            };
-            match attempt {
+            match self.attempt(consumer, place) {
                 Attempt::Retry => {}
                 // The next item may be on its way. Another poll would take the cache line from the
                 // producer, which would slow down all items.
@@ -345,10 +341,13 @@ impl<P: Platform> Channel<'_, P> {
         }
     }
 
-    /// Takes the next item of a queue.
-    fn take(&self, consumer: &mut Consumer, place: u8) -> Attempt {
-        let seen = self.load_head();
-        let number = seen.number();
+    /// Tries to receive the next item.
+    fn attempt(&self, consumer: &mut Consumer, place: u8) -> Attempt {
+        let head = match self.shape.delivery() {
+            Delivery::Queue => Some(self.load_head()),
+            Delivery::Broadcast => None,
+        };
+        let number = head.map_or(consumer.cursor, Cursor::number);
         let before = self.read_ring(consumer, number);
         match self.find(before, number) {
             Found::Nothing => Attempt::Empty,
@@ -360,25 +359,30 @@ impl<P: Platform> Channel<'_, P> {
             Found::Item => {
                 self.hold(consumer, place, before);
                 let next = number.wrapping_add(1);
-                if !self.is_protected(before, number) || !self.advance_head(seen, next) {
+                let is_received = self.is_protected(before, number)
+                    && head.is_none_or(|seen| self.advance_head(seen, next));
+                if !is_received {
                     self.unhold(consumer.key, place);
                     return Attempt::Retry;
                 }
-                Self::wake(&self.head.head, seen.0);
+                match head {
+                    Some(seen) => Self::wake(&self.head.head, seen.0),
+                    None => self.move_cursor(consumer, next),
+                }
                 self.item(consumer, before, number, place)
             }
         }
     }
 
-    /// Returns the word of item `number` of a queue.
+    /// Returns the word of item `number`, which is the next one.
     #[inline]
     fn read_ring(&self, consumer: &mut Consumer, number: u64) -> Position {
         if let Some(position) = consumer.ahead.get(number) {
             return position;
         }
         let position = self.load_position(number);
-        // Published items stay in the ring until this consumer has received them.
-        if self.waits() && self.shape.consumers() == 1 && position.distance(number) == 0 {
+        // If producers wait, published items stay in the ring until they are received.
+        if self.waits() && position.distance(number) == 0 {
             let ahead = &mut consumer.ahead;
             (ahead.first, ahead.len) = (number, 0);
             let in_line = LINE_WORDS - number % LINE_WORDS;
@@ -392,29 +396,6 @@ impl<P: Platform> Channel<'_, P> {
             }
         }
         position
-    }
-
-    /// Receives the next item of a broadcast.
-    fn copy(&self, consumer: &mut Consumer, place: u8) -> Attempt {
-        let number = consumer.cursor;
-        let before = self.load_position(number);
-        match self.find(before, number) {
-            Found::Nothing => Attempt::Empty,
-            Found::Unknown => Attempt::Retry,
-            Found::Replaced { oldest } => {
-                self.skip_to(consumer, number, oldest);
-                Attempt::Retry
-            }
-            Found::Item => {
-                self.hold(consumer, place, before);
-                if !self.is_protected(before, number) {
-                    self.unhold(consumer.key, place);
-                    return Attempt::Retry;
-                }
-                self.move_cursor(consumer, number.wrapping_add(1));
-                self.item(consumer, before, number, place)
-            }
-        }
     }
 
     /// Returns what item `number`'s word in the ring, which had the value `word`, says about it.

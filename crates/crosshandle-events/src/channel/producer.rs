@@ -174,23 +174,13 @@ impl<P: Platform> Channel<'_, P> {
         self.publish_as(producer, slot, false, peers, deadline)
     }
 
-    /// Publishes an item that a queue may still write, as [`publish`](Self::publish) does. The slot
-    /// is not reused until [`Peers::is_written`] returns `true`.
+    /// Publishes an item as [`publish`](Self::publish) does. If a queue may still write the item, its
+    /// slot is not reused until [`Peers::is_written`] returns `true`.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
-    pub fn publish_unfinished(
-        &self,
-        producer: &mut Producer,
-        slot: u16,
-        peers: &dyn Peers,
-        deadline: Option<P::Instant>,
-    ) -> Result<u64, ChannelError> {
-        self.publish_as(producer, slot, true, peers, deadline)
-    }
-
     #[inline]
-    fn publish_as(
+    pub fn publish_as(
         &self,
         producer: &mut Producer,
         slot: u16,
