@@ -235,6 +235,41 @@ def test_kernels_of_triton() -> None:
     assert value.tolist() == [rounds] * 128
 
 
+def test_kernels_of_numba() -> None:
+    cuda = pytest.importorskip("numba.cuda")
+    pytest.importorskip("cuda.core", reason="these kernels need the package numba-cuda")
+    from crosshandle.numba import signal, wait_next
+
+    @cuda.jit  # type: ignore[untyped-decorator]
+    def add_one(words, awaited, abort, own_words, signalled, value, result, rounds, timeout):  # type: ignore[no-untyped-def]
+        for _ in range(rounds):
+            result[0] = wait_next(words, awaited, abort, timeout)
+            if result[0] != 0:
+                return
+            value[0] += 1
+            signal(own_words, signalled)
+
+    context = crosshandle.default_context(GPUS[0])
+    full, empty = context.event(), context.event(single_signaller=True)
+    one, two = context.device_event(full), context.device_event(empty)
+    value, result = cuda.to_device([0]), cuda.to_device([9])
+    rounds = 50
+
+    def launch(rounds: int, timeout: int) -> None:
+        addresses = one.words, one.awaited, one.abort, two.words, two.signalled
+        add_one[1, 1](*addresses, value, result, rounds, timeout)
+
+    launch(1, SECOND // 100)                                   # compiles, and times out
+    cuda.synchronize()
+    assert int(result.copy_to_host()[0]) == kernels.TIMED_OUT
+    launch(rounds, 8 * SECOND)
+    for number in range(1, rounds + 1):
+        full.signal()
+        empty.wait_value(number, DEADLINE)
+    cuda.synchronize()
+    assert (int(value.copy_to_host()[0]), int(result.copy_to_host()[0])) == (rounds, kernels.COMPLETE)
+
+
 def test_threads_wait_for_replays() -> None:
     torch = pytest.importorskip("torch")
     event = crosshandle.event(device=GPUS[0], single_signaller=True)

@@ -211,7 +211,7 @@ pub(crate) fn replay(harness: &Harness, replays: u64) -> Verdict {
         Ok(of_peer)
     };
     let (eager, of_peer) = thread::scope(|scope| {
-        let eager = scope.spawn(&signal);
+        let eager = scope.spawn(signal);
         // The other thread also ends if this one panics.
         let ran = catch_unwind(AssertUnwindSafe(run));
         is_over.store(true, Ordering::Relaxed);

@@ -68,6 +68,18 @@ impl Backend for CudaBackend {
              nvidia-cuda-mps-control)"
         ))
     }
+
+    fn runs_processes_together(&self) -> Option<std::result::Result<String, String>> {
+        let has_devices = gpus().is_ok_and(|gpus| !gpus.is_empty());
+        has_devices.then(|| runs_together(mps()))
+    }
+}
+
+/// Returns whether kernels of several processes run at the same time, for a machine on which
+/// [`mps`] has found this.
+fn runs_together(mps: Option<String>) -> std::result::Result<String, String> {
+    mps.map(|what| format!("with MPS, at the same time ({what})"))
+        .ok_or_else(|| "without MPS, one after the other, each for a time slice".to_owned())
 }
 
 /// Returns a text that says why a daemon may do CUDA work for other processes, if one may.
@@ -387,5 +399,8 @@ mod tests {
         daemon.wait().expect("our child");
         fs::remove_dir_all(&directory).expect("removed");
         assert!(seen.is_some(), "{seen:?}");
+        let together = runs_together(seen).expect("with a daemon");
+        assert!(together.starts_with("with MPS"), "{together}");
+        assert!(runs_together(None).is_err());
     }
 }
