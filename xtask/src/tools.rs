@@ -70,6 +70,15 @@ pub(crate) const CYCLONEDX: Tool = Tool {
     install: &[],
 };
 
+/// Draws the diagrams of the pages in the reader's browser.
+pub(crate) const MERMAID: Tool = Tool {
+    package: "mdbook-mermaid",
+    name: "mdbook-mermaid",
+    version: (0, 17, 1),
+    exact: false,
+    install: &[],
+};
+
 impl Tool {
     /// Returns the program from `PATH` or from the target directory. Otherwise builds it there.
     pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {
