@@ -40,11 +40,13 @@ const FILES: [(&str, &str); 4] = [
 const RELEASE: Profile = Profile {
     name: "packed",
     directory: "packed",
+    wheels: "wheels",
 };
 /// The profile of a wheel for tests. It uses what the other checks build anyway.
 const DEVELOPMENT: Profile = Profile {
     name: "dev",
     directory: "debug",
+    wheels: "wheel/wheels",
 };
 /// Minor versions of glibc 2 for which `auditwheel` has a platform tag, in ascending order.
 const TAGS: [u32; 9] = [17, 28, 31, 34, 35, 36, 37, 38, 39];
@@ -57,6 +59,8 @@ struct Profile {
     name: &'static str,
     /// Cargo's output directory for the profile.
     directory: &'static str,
+    /// The place of the wheel in the target directory.
+    wheels: &'static str,
 }
 
 /// Builds the wheel in `target/wheels`, and prints its size, its platform tag and its path.
@@ -157,7 +161,7 @@ fn make(workspace: &Workspace, environment: &Environment, profile: &Profile) -> 
         .find(|tag| **tag >= oldest)
         .map(|minor| format!("manylinux_2_{minor}"))
         .ok_or_else(|| format!("no platform tag allows glibc 2.{oldest}, which the wheel needs"))?;
-    let out = workspace.target.join("wheels").join(profile.directory);
+    let out = workspace.target.join(profile.wheels);
     empty(&out)?;
     let mut maturin = command(&environment.python());
     workspace.prepare(&mut maturin);
