@@ -155,7 +155,7 @@ fn needed(copy: &Workspace, stage: &Path) -> Result<String> {
     wheel::empty(&work.join("debian"))?;
     wheel::write(
         &work.join("debian/control"),
-        b"Source: crosshandle\n\nPackage: crosshandle\n",
+        b"Source: crosshandle\n\nPackage: crosshandle\nArchitecture: any\n",
     )?;
     let mut command = Command::new("dpkg-shlibdeps");
     command.current_dir(&work).arg("-O");
