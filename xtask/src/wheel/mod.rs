@@ -40,11 +40,13 @@ const FILES: [(&str, &str); 4] = [
 const RELEASE: Profile = Profile {
     name: "packed",
     directory: "packed",
+    wheels: "wheels",
 };
 /// The profile of a wheel for tests. It uses what the other checks build anyway.
 const DEVELOPMENT: Profile = Profile {
     name: "dev",
     directory: "debug",
+    wheels: "wheel/wheels",
 };
 /// Minor versions of glibc 2 for which `auditwheel` has a platform tag, in ascending order.
 const TAGS: [u32; 9] = [17, 28, 31, 34, 35, 36, 37, 38, 39];
@@ -57,6 +59,8 @@ struct Profile {
     name: &'static str,
     /// Cargo's output directory for the profile.
     directory: &'static str,
+    /// The place of the wheel in the target directory.
+    wheels: &'static str,
 }
 
 /// Builds the wheel in `target/wheels`, and prints its size, its platform tag and its path.
@@ -74,6 +78,11 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     say(&format!("the wheel has {megabytes:.1} MB"));
     println!("{}", wheel.display());
     Ok(())
+}
+
+/// Builds the wheel of a release, and returns its path.
+pub(crate) fn for_release(workspace: &Workspace, environment: &Environment) -> Result<PathBuf> {
+    make(workspace, environment, &RELEASE)
 }
 
 /// Builds the wheel, installs it for benchmarks, and returns the directory of the module.
@@ -152,7 +161,7 @@ fn make(workspace: &Workspace, environment: &Environment, profile: &Profile) -> 
         .find(|tag| **tag >= oldest)
         .map(|minor| format!("manylinux_2_{minor}"))
         .ok_or_else(|| format!("no platform tag allows glibc 2.{oldest}, which the wheel needs"))?;
-    let out = workspace.target.join("wheels").join(profile.directory);
+    let out = workspace.target.join(profile.wheels);
     empty(&out)?;
     let mut maturin = command(&environment.python());
     workspace.prepare(&mut maturin);
@@ -230,7 +239,7 @@ fn memchr<'a>(bytes: &'a [u8], text: &'a [u8]) -> impl Iterator<Item = usize> + 
         .map(move |(place, _)| place + text.len())
 }
 
-fn empty(directory: &Path) -> Result<()> {
+pub(crate) fn empty(directory: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(directory);
     fs::create_dir_all(directory)
         .map_err(|error| format!("cannot create {}: {error}", directory.display()))
@@ -252,7 +261,7 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let directory = to.parent().unwrap_or(to);
     fs::create_dir_all(directory)
         .and_then(|()| fs::copy(from, to))
@@ -266,6 +275,6 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
         })
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
