@@ -78,7 +78,12 @@ pub(crate) fn run(workspace: &Workspace, place: &Place) -> Result<()> {
     let built = workspace.target.join(directory).join("libcrosshandle_c.a");
     copy(&built, &archive)?;
     link(workspace, &source, place, &libraries)?;
-    for name in ["crosshandle.h", "crosshandle.hpp", "crosshandle.cuh"] {
+    for name in [
+        "crosshandle.h",
+        "crosshandle.hpp",
+        "crosshandle.cuh",
+        "crosshandle.clh",
+    ] {
         copy(
             &source.join("include").join(name),
             &root.join("include").join(name),

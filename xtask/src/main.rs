@@ -34,6 +34,7 @@ mod planted;
 mod process;
 mod progress;
 mod python;
+mod recordings;
 mod release;
 mod site;
 mod soak;
@@ -170,6 +171,8 @@ enum Task {
     },
     /// Build the site in `target/site`: the pages with a search, and the documentation of Rust.
     Site,
+    /// Run the command, and draw its output as the pictures `docs/pictures/terminal-*.svg`.
+    Recordings,
     /// Pack the programs that test GPUs into `target/gpu`, for a machine without Rust.
     GpuPack,
 }
@@ -220,6 +223,7 @@ fn main() -> ExitCode {
         Task::Wheel { test: true } => wheel::test(&workspace).map(step::report_skipped),
         Task::Release { rehearsal } => release::run(&workspace, rehearsal),
         Task::Site => site::build(&workspace),
+        Task::Recordings => recordings::run(&workspace),
         Task::GpuPack => gpu::pack(&workspace),
     });
     match outcome {

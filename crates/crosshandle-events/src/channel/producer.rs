@@ -174,8 +174,8 @@ impl<P: Platform> Channel<'_, P> {
         self.publish_as(producer, slot, false, peers, deadline)
     }
 
-    /// Publishes an item as [`publish`](Self::publish) does. If a queue may still write the item, its
-    /// slot is not reused until [`Peers::is_written`] returns `true`.
+    /// Publishes an item as [`publish`](Self::publish) does. If a queue may still write the item,
+    /// its slot is not reused until [`Peers::is_written`] returns `true`.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).

@@ -49,10 +49,10 @@ fn page(report: &Report) -> String {
             escape(&row.note),
         );
     }
-    let _ = write!(
+    let _ = writeln!(
         page,
         "</table><p class=soft>crosshandle {}, on this machine at this time. The bars have a \
-         logarithmic scale, from 1 ns to 100 ms.</p></main></body></html>\n",
+         logarithmic scale, from 1 ns to 100 ms.</p></main></body></html>",
         env!("CARGO_PKG_VERSION"),
     );
     page
