@@ -154,10 +154,10 @@ fn interfaces(workspace: &Workspace) -> Result<Option<String>> {
 fn build(workspace: &Workspace, python: &Environment, place: &str, dist: &Path) -> Result<()> {
     let copy = copy_of_the_commit(workspace, place)?;
     wheel::empty(dist)?;
-    let wheel = wheel::for_release(&copy, python)?;
+    let lists = dependencies(workspace, &copy)?;
+    let wheel = wheel::for_release(&copy, python, &lists)?;
     let name = wheel.file_name().ok_or("the wheel has no name")?;
     wheel::copy(&wheel, &dist.join(name))?;
-    let lists = dependencies(workspace, &copy)?;
     deb::build(&copy, &lists, dist)?;
     for list in lists {
         let name = list.file_name().ok_or("a list has no name")?;
