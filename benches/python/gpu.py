@@ -16,6 +16,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import crosshandle
+from gpu_frames import frames
 from harness import DEADLINE, Other, Row, median, microseconds, other
 
 DEVICE = "cuda:0"
@@ -336,7 +337,7 @@ def parts(tensors: list[Any]) -> None:
     began = time.perf_counter_ns()
     described = [rust.describe(tensor) for tensor in tensors]
     then = time.perf_counter_ns()
-    arrays = rust.adopt_all(crosshandle.default_context(DEVICE), described)
+    arrays = rust.adopt_all(crosshandle.default_context(DEVICE), described, tensors)
     last = time.perf_counter_ns()
     rust.pack_shared(crosshandle.default_context(), "null", arrays, False)
     end = time.perf_counter_ns()
@@ -465,4 +466,4 @@ def in_expandable_segments() -> Iterator[Row]:
         yield from tree_rows(process, [large], "10 GiB tensor over expandable segments", "≤ 0.9 ×")
 
 
-ROWS = [streams, tensor_of_64_mib, queue_of_torch, tree, tree_in_our_pool, in_expandable_segments]
+ROWS = [streams, frames, tensor_of_64_mib, queue_of_torch, tree, tree_in_our_pool, in_expandable_segments]

@@ -49,4 +49,4 @@ pub use kernels::Kernels;
 pub use pattern::pattern;
 pub use peer::{Peer, PeerOptions, Pending, Refused, Reply};
 pub use procfs::Usage;
-pub use suite::{Case, Outcome, find, run, suite};
+pub use suite::{Case, Outcome, find, run, run_replays, suite};

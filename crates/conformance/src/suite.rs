@@ -200,6 +200,7 @@ macro_rules! for_each_case {
             graph_events {
                 runs_alternate_inside
                 runs_mix_with_other_signals
+                replays_are_neither_stale_nor_lost
                 functions_run_each_time
                 deaths_hold_up_no_node
                 they_are_nested_and_updated
@@ -229,6 +230,7 @@ macro_rules! for_each_case {
             device_signals {
                 kernels_take_turns
                 hosts_and_kernels_signal_each_other
+                writes_are_visible_after_waits
                 streams_and_kernels_signal_each_other
                 deaths_end_waits
                 deadlines_and_aborts_end_waits
@@ -393,6 +395,19 @@ pub fn run(case: &Case, devices: &Devices, peer: &std::path::Path) -> Verdict {
         return Ok(Outcome::Skipped(missing));
     }
     (case.body)(&harness)
+}
+
+/// Makes many replays of a graph next to other signals, and checks that none is stale or lost. The
+/// suite has a case with a few hundred.
+///
+/// # Errors
+/// Fails with a description of the failure.
+pub fn run_replays(devices: &Devices, peer: &std::path::Path, replays: u64) -> Verdict {
+    let harness = Harness::new(devices, peer)?;
+    match missing("graph_events", &harness) {
+        Some(missing) => Ok(Outcome::Skipped(missing)),
+        None => crate::cases::graph_events::replay(&harness, replays),
+    }
 }
 
 /// Returns a capability that a topic needs and the devices lack.

@@ -230,6 +230,81 @@ fn examples_succeed_with_every_compiler() {
     }
 }
 
+/// Returns the blocks of the page about C and C++ that run, in a language.
+fn page_blocks(language: &str) -> Vec<String> {
+    let page = fs::read_to_string(crate_dir().join("../../docs/c.md")).expect("the page");
+    let fence = match language {
+        "c" => "c",
+        _ => "cpp",
+    };
+    let start = format!("<!-- run: {language} -->\n```{fence}\n");
+    let blocks = page.split(&start).skip(1);
+    let blocks = blocks.map(|rest| rest.split("```").next().expect("a block").to_owned());
+    blocks.collect()
+}
+
+/// Builds and runs a program that contains blocks of the page.
+fn run_page(compiler: &Compiler, name: &str, program: &str) {
+    let extension = if compiler.is_cpp { "cpp" } else { "c" };
+    let name = format!("{name}-{}.{extension}", std::process::id());
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&source, program).expect("written");
+    let built = compiler.build(&source, Link::Shared);
+    fs::remove_file(&source).expect("removed");
+    succeed(&built);
+}
+
+#[test]
+fn blocks_of_the_page_run() {
+    let blocks: [String; 2] = page_blocks("c").try_into().expect("two blocks in C");
+    let [first, second] = &blocks;
+    let (create, wait) = first.split_once("/* Send").expect("the place to send");
+    // The second block runs on a second thread, which opens the handles as a process does.
+    let program = format!(
+        "#include <assert.h>\n#include <crosshandle.h>\n#include <pthread.h>\n#include <string.h>\n
+         static crosshandle_context *shared;
+         static crosshandle_memory_handle sent_buffer;
+         static crosshandle_event_handle sent_event;
+         static void *second(void *unused) {{
+             (void)unused;
+             crosshandle_context *context = shared;
+             crosshandle_memory_handle buffer_handle = sent_buffer;
+             crosshandle_event_handle filled_handle = sent_event;
+             crosshandle_memory *buffer;
+             crosshandle_event *filled;
+             {second}
+             return NULL;
+         }}
+         int main(void) {{
+             {create}
+             shared = context, sent_buffer = buffer_handle, sent_event = filled_handle;
+             pthread_t thread;
+             pthread_create(&thread, NULL, second, NULL);
+             /* Send {wait}
+             pthread_join(thread, NULL);
+             return memcmp(crosshandle_memory_host_data(buffer), \"hello\", 6) != 0;
+         }}"
+    );
+    run_page(&Compiler::c(), "page", &program);
+
+    let blocks = page_blocks("c++");
+    let [throwing, returning, channel] = blocks.try_into().expect("three blocks in C++");
+    // No process signals.
+    let [throwing, returning] =
+        [throwing, returning].map(|block: String| block.replace("30s", "10ms"));
+    let head = "#include <crosshandle.hpp>\n#include <cstring>\n#include <iostream>\n
+                using namespace std::chrono_literals;\n";
+    let program = format!("{head}int main() {{ {throwing} {channel} }}\n");
+    run_page(&Compiler::cpp(), "page-throwing", &program);
+    let program = format!(
+        "#define CROSSHANDLE_NO_EXCEPTIONS\n{head}int main() {{
+             auto context = *crosshandle::context::create(\"host\");
+             auto filled = *context.create_event();
+             {returning} }}\n"
+    );
+    run_page(&Compiler::cpp(), "page-returning", &program);
+}
+
 #[test]
 fn the_static_library_is_complete() {
     let source = crate_dir().join("examples/share.c");

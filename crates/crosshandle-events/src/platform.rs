@@ -54,6 +54,7 @@ pub trait Atomic<T>: Send + Sync + Sized + 'static {
     fn new(value: T) -> Self;
     fn load(&self, order: Ordering) -> T;
     fn store(&self, value: T, order: Ordering);
+    fn swap(&self, value: T, order: Ordering) -> T;
     fn compare_exchange(
         &self,
         current: T,
@@ -112,6 +113,11 @@ macro_rules! impl_atomic {
             #[inline(always)]
             fn store(&self, value: $value, order: $crate::platform::Ordering) {
                 <$word>::store(self, value, order);
+            }
+
+            #[inline(always)]
+            fn swap(&self, value: $value, order: $crate::platform::Ordering) -> $value {
+                <$word>::swap(self, value, order)
             }
 
             #[inline(always)]

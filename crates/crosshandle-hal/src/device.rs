@@ -34,6 +34,12 @@ pub trait Backend: Sync {
     fn work_outlives_process(&self) -> Option<String> {
         None
     }
+
+    /// Returns whether kernels of two processes can run on one device at the same time. The text
+    /// says why. Returns `None` if code on the backend's devices cannot use events.
+    fn runs_processes_together(&self) -> Option<std::result::Result<String, String>> {
+        None
+    }
 }
 
 /// A device of a driver.

@@ -6,6 +6,8 @@ A comment before a block says how it runs:
   `connection` to each other.
 - `<!-- run: torch -->`: the block runs if this module is installed. Several words are allowed.
   `gpu` is an NVIDIA GPU. `holder` is a holder that has a model `llama-70b` with one tensor.
+- `<!-- run: program -->`: the block runs as a file of its own, which may start processes by
+  `multiprocessing`. Words for modules may follow.
 - `<!-- not run: REASON -->`: the block does not run.
 
 A block without a comment runs in its own process.
@@ -54,8 +56,12 @@ class Block:
         return next((word for word in self.words if word in ROLES), None)
 
     @property
+    def is_program(self) -> bool:
+        return "program" in self.words
+
+    @property
     def needs(self) -> set[str]:
-        return set(self.words) - set(ROLES)
+        return set(self.words) - set(ROLES) - {"program"}
 
 
 @dataclass

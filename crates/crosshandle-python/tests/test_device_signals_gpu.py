@@ -5,6 +5,7 @@ Without a CUDA device, all tests are skipped.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -89,6 +90,45 @@ def test_replays_of_two_processes_take_turns(start: Start) -> None:
     with pytest.raises(crosshandle.CommandFailedError):
         done.wait_value(rounds - eager + 1, DEADLINE)
     stream.synchronize()
+
+
+def test_replays_are_neither_stale_nor_lost() -> None:
+    """Replays wait for signals of the host and of a stream, next to signals without a graph."""
+    torch = pytest.importorskip("torch")
+    replays = int(os.environ.get("CROSSHANDLE_REPLAYS", "200"))
+    ahead = 8
+    ready = crosshandle.event(device=GPUS[0])
+    done = crosshandle.event(device=GPUS[0], single_signaller=True)
+    stream, other, graph = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    given, seen = (torch.zeros(1, dtype=torch.int64).pin_memory() for _ in range(2))
+    between = torch.zeros(1, dtype=torch.int64, device="cuda")
+    with torch.cuda.graph(graph, stream=stream):
+        ready.wait_on(stream)
+        between.copy_(given, non_blocking=True)
+        seen.copy_(between, non_blocking=True)
+        done.signal(stream)
+    number, eager, began = 0, 0, time.monotonic()
+    for replay in range(1, replays + 1):
+        if replay % ahead == 1:
+            with torch.cuda.stream(stream):
+                for _ in range(min(ahead, replays - replay + 1)):
+                    graph.replay()
+        assert not done.done(number + 1), f"replay {replay} is stale"
+        given[0] = replay
+        if replay % 2:
+            ready.signal()
+        else:
+            ready.signal(other)
+        number += 1
+        done.wait_value(number, DEADLINE)
+        assert int(seen) == replay
+        if replay % ahead == 0:
+            done.signal(stream)                                # the next number, without a replay
+            number, eager = number + 1, eager + 1
+            done.wait_value(number, DEADLINE)
+    torch.cuda.synchronize()
+    assert (ready.submitted, done.completed) == (replays, replays + eager)
+    print(f"{replays} replays, {(time.monotonic() - began) / replays * 1e6:.0f} µs each")
 
 
 def test_other_signals_cannot_be_captured() -> None:
@@ -195,6 +235,41 @@ def test_kernels_of_triton() -> None:
     assert value.tolist() == [rounds] * 128
 
 
+def test_kernels_of_numba() -> None:
+    cuda = pytest.importorskip("numba.cuda")
+    pytest.importorskip("cuda.core", reason="these kernels need the package numba-cuda")
+    from crosshandle.numba import signal, wait_next
+
+    @cuda.jit  # type: ignore[untyped-decorator]
+    def add_one(words, awaited, abort, own_words, signalled, value, result, rounds, timeout):  # type: ignore[no-untyped-def]
+        for _ in range(rounds):
+            result[0] = wait_next(words, awaited, abort, timeout)
+            if result[0] != 0:
+                return
+            value[0] += 1
+            signal(own_words, signalled)
+
+    context = crosshandle.default_context(GPUS[0])
+    full, empty = context.event(), context.event(single_signaller=True)
+    one, two = context.device_event(full), context.device_event(empty)
+    value, result = cuda.to_device([0]), cuda.to_device([9])
+    rounds = 50
+
+    def launch(rounds: int, timeout: int) -> None:
+        addresses = one.words, one.awaited, one.abort, two.words, two.signalled
+        add_one[1, 1](*addresses, value, result, rounds, timeout)
+
+    launch(1, SECOND // 100)                                   # compiles, and times out
+    cuda.synchronize()
+    assert int(result.copy_to_host()[0]) == kernels.TIMED_OUT
+    launch(rounds, 8 * SECOND)
+    for number in range(1, rounds + 1):
+        full.signal()
+        empty.wait_value(number, DEADLINE)
+    cuda.synchronize()
+    assert (int(value.copy_to_host()[0]), int(result.copy_to_host()[0])) == (rounds, kernels.COMPLETE)
+
+
 def test_threads_wait_for_replays() -> None:
     torch = pytest.importorskip("torch")
     event = crosshandle.event(device=GPUS[0], single_signaller=True)
@@ -202,9 +277,14 @@ def test_threads_wait_for_replays() -> None:
     with torch.cuda.graph(graph, stream=stream):
         event.signal(stream)
     waited = []
-    thread = threading.Thread(target=lambda: waited.append(event.wait_value(1000, DEADLINE)))
+
+    def wait() -> None:
+        event.wait_value(1000, DEADLINE)
+        waited.append(True)
+
+    thread = threading.Thread(target=wait)
     thread.start()
     for _ in range(1000):
         graph.replay()
     thread.join(DEADLINE)
-    assert waited == [None] and event.completed == 1000
+    assert waited == [True] and event.completed == 1000

@@ -140,6 +140,8 @@
 
 mod api;
 mod backends;
+#[cfg(doctest)]
+mod documents;
 pub mod handle;
 mod pool;
 

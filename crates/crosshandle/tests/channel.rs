@@ -10,7 +10,7 @@ use crosshandle::channel::{
 };
 use crosshandle::handle::ChannelHandle;
 use crosshandle::holder::{self, HoldOptions, Holder, ServeOptions};
-use crosshandle::{Access, Command, Error};
+use crosshandle::{Access, Command, Context, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::pin::{Pin, pin};
 use std::sync::mpsc;
@@ -201,14 +201,31 @@ fn take(process: &mut Process, step: &str) {
     assert_eq!(process.hear(), "done", "{step}");
 }
 
+/// Returns a directory and a channel. A second process runs its role instead, and gets `None`.
+fn set_up(options: ChannelOptions) -> Option<(Directory, Channel)> {
+    set_up_in(Directory::context, options)
+}
+
 /// Returns a channel whose process waits an hour for the answers of others, so that a call that
-/// waits for a stopped process makes the test fail.
-fn made_patiently(directory: &Directory, options: ChannelOptions) -> Channel {
-    let patient = directory
-        .options()
-        .exchange_timeout(Duration::from_secs(3600));
-    let context = common::context(patient);
-    Channel::create(&context, options).expect("a channel")
+/// waits for a stopped process makes the test fail. Otherwise like [`set_up`].
+fn set_up_patiently(options: ChannelOptions) -> Option<(Directory, Channel)> {
+    let patient = |directory: &Directory| {
+        let hour = Duration::from_secs(3600);
+        common::context(directory.options().exchange_timeout(hour))
+    };
+    set_up_in(patient, options)
+}
+
+fn set_up_in(
+    context: impl FnOnce(&Directory) -> Context,
+    options: ChannelOptions,
+) -> Option<(Directory, Channel)> {
+    if role() {
+        return None;
+    }
+    let directory = Directory::new();
+    let channel = Channel::create(&context(&directory), options).expect("a channel");
+    Some((directory, channel))
 }
 
 /// Runs `body` on a thread, which must end in time.
@@ -221,11 +238,9 @@ fn in_time<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
 #[test]
 fn a_stopped_task_delays_no_sender() {
     const TEST: &str = "a_stopped_task_delays_no_sender";
-    if role() {
+    let Some((directory, channel)) = set_up_patiently(ChannelOptions::new(8).depth(4)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made_patiently(&directory, ChannelOptions::new(8).depth(4));
+    };
     let mut producer = channel.producer().expect("a producer");
     let mut task = working(TEST, &directory, &channel, &["consume", "task"]);
     task.stop();
@@ -242,11 +257,9 @@ fn a_stopped_task_delays_no_sender() {
 #[test]
 fn an_item_of_a_stopped_producer_is_not_lost() {
     const TEST: &str = "an_item_of_a_stopped_producer_is_not_lost";
-    if role() {
+    let Some((directory, channel)) = set_up_patiently(ChannelOptions::new(8).depth(4)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made_patiently(&directory, ChannelOptions::new(8).depth(4));
+    };
     let mut consumer = channel.consumer().expect("a consumer");
     let mut sender = working(TEST, &directory, &channel, &["produce", "publish 1"]);
     sender.stop();
@@ -273,12 +286,10 @@ fn an_item_of_a_stopped_producer_is_not_lost() {
 #[test]
 fn a_queue_reads_the_items_of_a_consumer_that_has_left() {
     const TEST: &str = "a_queue_reads_the_items_of_a_consumer_that_has_left";
-    if role() {
-        return;
-    }
-    let directory = Directory::new();
     let options = ChannelOptions::new(8).depth(1).held(1).reserved(1);
-    let channel = made(&directory, options.consumers(2));
+    let Some((directory, channel)) = set_up(options.consumers(2)) else {
+        return;
+    };
     let gate = directory.context().create_event().unwrap();
     let mut producer = channel.producer().expect("a producer");
     let handle = format!("gate {}", gate.handle().unwrap());
@@ -306,11 +317,9 @@ fn a_queue_reads_the_items_of_a_consumer_that_has_left() {
 #[test]
 fn items_of_a_producer_that_has_left_are_completed() {
     const TEST: &str = "items_of_a_producer_that_has_left_are_completed";
-    if role() {
+    let Some((directory, channel)) = set_up(ChannelOptions::new(8).depth(4)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made(&directory, ChannelOptions::new(8).depth(4));
+    };
     let gate = directory.context().create_event().unwrap();
     let handle = format!("gate {}", gate.handle().unwrap());
     let mut consumer = channel.consumer().expect("a consumer");
@@ -414,11 +423,9 @@ fn a_dropped_slot_is_not_reused_while_a_queue_writes_it() {
 #[test]
 fn a_consumer_waits_for_its_own_queue() {
     const TEST: &str = "a_consumer_waits_for_its_own_queue";
-    if role() {
+    let Some((directory, channel)) = set_up(ChannelOptions::new(8).depth(8).held(1)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made(&directory, ChannelOptions::new(8).depth(8).held(1));
+    };
     let context = directory.context();
     let (queue, gate) = (
         context.create_queue().unwrap(),
@@ -505,11 +512,9 @@ fn all(consumer: &mut Consumer) -> (Vec<u64>, ChannelFault) {
 #[test]
 fn items_cross_processes_in_order_and_the_channel_closes() {
     const TEST: &str = "items_cross_processes_in_order_and_the_channel_closes";
-    if role() {
+    let Some((directory, channel)) = set_up(ChannelOptions::new(64).depth(4)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made(&directory, ChannelOptions::new(64).depth(4));
+    };
     let mut consumer = channel.consumer().expect("a consumer");
     let mut sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
     sender.say("1000");
@@ -523,11 +528,9 @@ fn items_cross_processes_in_order_and_the_channel_closes() {
 #[test]
 fn all_items_of_a_dead_producer_arrive_before_the_error() {
     const TEST: &str = "all_items_of_a_dead_producer_arrive_before_the_error";
-    if role() {
+    let Some((directory, channel)) = set_up(ChannelOptions::new(64).depth(8)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made(&directory, ChannelOptions::new(64).depth(8));
+    };
     let mut consumer = channel.consumer().expect("a consumer");
     let mut sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
     for line in ["5", "reserve"] {
@@ -551,11 +554,9 @@ fn all_items_of_a_dead_producer_arrive_before_the_error() {
 #[test]
 fn a_sleeping_consumer_learns_of_the_death_of_the_last_producer() {
     const TEST: &str = "a_sleeping_consumer_learns_of_the_death_of_the_last_producer";
-    if role() {
+    let Some((directory, channel)) = set_up(ChannelOptions::new(64)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made(&directory, ChannelOptions::new(64));
+    };
     let mut consumer = channel.consumer().expect("a consumer");
     let sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
     let receiving = thread::spawn(move || consumer.receive().map(drop));
@@ -567,11 +568,9 @@ fn a_sleeping_consumer_learns_of_the_death_of_the_last_producer() {
 #[test]
 fn a_polling_consumer_learns_of_the_death_of_the_last_producer() {
     const TEST: &str = "a_polling_consumer_learns_of_the_death_of_the_last_producer";
-    if role() {
+    let Some((directory, channel)) = set_up(ChannelOptions::new(64)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made(&directory, ChannelOptions::new(64));
+    };
     let mut consumer = channel.consumer().expect("a consumer");
     let sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
     assert!(consumer.try_receive().expect("alive").is_none());
@@ -591,11 +590,9 @@ fn a_polling_consumer_learns_of_the_death_of_the_last_producer() {
 #[test]
 fn a_task_that_waits_after_a_death_learns_of_it() {
     const TEST: &str = "a_task_that_waits_after_a_death_learns_of_it";
-    if role() {
+    let Some((directory, channel)) = set_up(ChannelOptions::new(64).producers(2)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made(&directory, ChannelOptions::new(64).producers(2));
+    };
     let mut consumer = channel.consumer().expect("a consumer");
     started(TEST, SENDER, &directory, channel.handle().unwrap()).kill();
     let ended = finished(consumer.receiving()).unwrap_err();
@@ -605,11 +602,9 @@ fn a_task_that_waits_after_a_death_learns_of_it() {
 #[test]
 fn a_task_that_waited_before_a_producer_joined_learns_of_its_death() {
     const TEST: &str = "a_task_that_waited_before_a_producer_joined_learns_of_its_death";
-    if role() {
+    let Some((directory, channel)) = set_up(ChannelOptions::new(64)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made(&directory, ChannelOptions::new(64));
+    };
     let mut consumer = channel.consumer().expect("a consumer");
     let (told, armed) = mpsc::channel();
     let waiting = thread::spawn(move || {
@@ -649,11 +644,9 @@ fn a_consumer_with_one_place_receives_the_latest_item() {
 #[test]
 fn slots_of_a_dead_consumer_return() {
     const TEST: &str = "slots_of_a_dead_consumer_return";
-    if role() {
+    let Some((directory, channel)) = set_up(ChannelOptions::new(64).depth(2).held(3)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made(&directory, ChannelOptions::new(64).depth(2).held(3));
+    };
     let mut producer = channel.producer().expect("a producer");
     for round in 0..3 {
         let handle = channel.consumer_handle().unwrap();
@@ -686,12 +679,10 @@ fn slots_of_a_dead_consumer_return() {
 #[test]
 fn every_consumer_of_a_broadcast_gets_every_item() {
     const TEST: &str = "every_consumer_of_a_broadcast_gets_every_item";
-    if role() {
-        return;
-    }
-    let directory = Directory::new();
     let options = ChannelOptions::new(8).delivery(Delivery::Broadcast);
-    let channel = made(&directory, options.depth(4).consumers(3));
+    let Some((directory, channel)) = set_up(options.depth(4).consumers(3)) else {
+        return;
+    };
     let handle = channel.consumer_handle().unwrap();
     let mut receivers = [(); 3].map(|()| started(TEST, RECEIVER, &directory, handle));
     let mut producer = channel.producer().expect("a producer");
@@ -713,14 +704,12 @@ fn every_consumer_of_a_broadcast_gets_every_item() {
 #[test]
 fn a_stopped_consumer_blocks_no_broadcast_that_drops_the_oldest() {
     const TEST: &str = "a_stopped_consumer_blocks_no_broadcast_that_drops_the_oldest";
-    if role() {
-        return;
-    }
-    let directory = Directory::new();
     let options = ChannelOptions::new(8)
         .delivery(Delivery::Broadcast)
         .when_full(WhenFull::DropOldest);
-    let channel = made(&directory, options.depth(4).consumers(2));
+    let Some((directory, channel)) = set_up(options.depth(4).consumers(2)) else {
+        return;
+    };
     let handle = channel.consumer_handle().unwrap();
     let receiver = started(TEST, RECEIVER, &directory, handle);
     receiver.stop();
@@ -862,11 +851,9 @@ fn finished<F: Future>(future: F) -> F::Output {
 #[test]
 fn futures_streams_and_descriptors_wait_for_items() {
     const TEST: &str = "futures_streams_and_descriptors_wait_for_items";
-    if role() {
+    let Some((directory, channel)) = set_up(ChannelOptions::new(8).depth(2)) else {
         return;
-    }
-    let directory = Directory::new();
-    let channel = made(&directory, ChannelOptions::new(8).depth(2));
+    };
     let mut consumer = channel.consumer().expect("a consumer");
     let mut sender = started(TEST, SENDER, &directory, channel.handle().unwrap());
     let task = &mut std::task::Context::from_waker(std::task::Waker::noop());

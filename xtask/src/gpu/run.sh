@@ -4,12 +4,13 @@
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
 # Variables, with their defaults in parentheses:
-# - PARTS: the parts to run, of driver, suite, link, deaths, clients, interop, programs,
+# - PARTS: the parts to run, of driver, suite, replays, link, deaths, clients, interop, programs,
 #   python, holder, store, engines, checker, bench, bench-python and peers (all).
 # - JOBS: number of cases at a time (half of the CPUs, at most 8).
 # - LIMIT: time limit of each run, in seconds (300).
 # - RECORD: number of runs of the benchmarks, which write their results as JSON files into OUT (3).
 # - BENCH, BENCH_PYTHON, PEERS: more options of the benchmarks ("--only gpu" for PEERS).
+# - REPLAYS: number of replays of graphs next to other signals (100000).
 # - DEATHS: options of 'conformance gpu-deaths'.
 # - CLAIMS, CLAIM_SECONDS: number of a holder's writers that are killed (200), and time limit (120).
 # - HOLDER, HOLDER_SECONDS: number of a holder's other processes that are killed (500), and time
@@ -29,7 +30,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python holder store engines checker bench bench-python peers"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite replays link deaths clients interop programs python holder store engines checker bench bench-python peers"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -215,6 +216,20 @@ if wants suite; then
     if [ "$gpus" -gt 1 ]; then
         conformance cuda:0 cuda:1
         conformance cuda:1 cuda:0
+    fi
+fi
+# Replays of graphs, started by this library and by torch, next to signals without a graph.
+if wants replays; then
+    run "replays" "$here/conformance" replays --device cuda:0 --count "${REPLAYS:-100000}"
+    cat "$log"
+    if python_module && python3 -c 'import pytest, torch'; then
+        run "replays, captured" env "PYTHONPATH=$site" PYTHONDONTWRITEBYTECODE=1 \
+            "CROSSHANDLE_REPLAYS=${REPLAYS:-100000}" \
+            python3 -m pytest -q -s -p no:cacheprovider "$here/python/tests/test_device_signals_gpu.py" \
+            -k stale_nor_lost
+        cat "$log"
+    else
+        row "replays, captured: no torch" 0 1 0 0
     fi
 fi
 # Two processes copy GPU memory from one to the other through host memory.

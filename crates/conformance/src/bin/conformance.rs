@@ -8,7 +8,8 @@
 use clap::{Args, Parser, Subcommand};
 use crosshandle_conformance::attackers::{LinkSiege, Siege};
 use crosshandle_conformance::{
-    Case, Devices, Failure, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
+    Case, Devices, Failure, Outcome, SLOWDOWN, attackers, faults, find, run, run_replays, slowdown,
+    suite,
 };
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -111,6 +112,18 @@ enum Tool {
     ChannelKills(faults::ChannelKills),
     /// Kills processes that share GPU memory
     GpuDeaths(faults::GpuDeaths),
+    /// Replays a graph next to other signals, and checks that no replay is stale or lost
+    Replays {
+        /// Device of the graph
+        #[arg(long, default_value = "host")]
+        device: String,
+        /// Device of the other process, if it is another one
+        #[arg(long, value_name = "DEVICE")]
+        peer_device: Option<String>,
+        /// Number of replays
+        #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+        count: u64,
+    },
 }
 
 #[derive(Args)]
@@ -196,6 +209,19 @@ fn main() -> ExitCode {
             Tool::Soak(plays) => faults::run_soak(&plays, &peer),
             Tool::ChannelKills(options) => faults::run_channel_kills(&options, &peer),
             Tool::GpuDeaths(options) => Ok(faults::run_gpu_deaths(&options, &peer)),
+            Tool::Replays {
+                device,
+                peer_device,
+                count,
+            } => {
+                let devices = Devices {
+                    peer: peer_device.unwrap_or_else(|| device.clone()),
+                    own: device,
+                };
+                let outcome = run_replays(&devices, &peer, count)?;
+                println!("{outcome:?}");
+                Ok(matches!(outcome, Outcome::Passed(_)))
+            }
         }),
     };
     match done {

@@ -2,12 +2,14 @@
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
-use crate::suite::PASSED;
+use crate::suite::{Outcome, PASSED};
 use crosshandle::graph::{Graph, SignalCursor};
-use crosshandle::{Command, Error, Memory, QueueOrder, Result};
+use crosshandle::{AllocationOptions, Command, Error, Memory, MemoryKind, QueueOrder, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Instant;
 
 const BLOCK: usize = 1 << 12;
 const ORDERS: [(&str, QueueOrder); 2] = [("q", QueueOrder::InOrder), ("f", QueueOrder::OutOfOrder)];
@@ -135,6 +137,99 @@ pub(crate) fn runs_mix_with_other_signals(harness: &Harness) -> Verdict {
         event.wait_value_timeout(number, deadline())?;
     }
     PASSED
+}
+
+/// No replay runs before the signal that it waits for (it would be stale), and no signal is lost,
+/// while hosts and queues of both processes signal the same events without a graph.
+pub(crate) fn replays_are_neither_stale_nor_lost(harness: &Harness) -> Verdict {
+    replay(harness, 400)
+}
+
+/// Makes this many replays (see [`replays_are_neither_stale_nor_lost`]).
+pub(crate) fn replay(harness: &Harness, replays: u64) -> Verdict {
+    /// Replays that are submitted before the first of their signals.
+    const AHEAD: u64 = 8;
+    let (context, peer) = harness.with_peer()?;
+    let word = || context.allocate_with(AllocationOptions::new(8).kind(MemoryKind::Host));
+    let (input, seen) = (word()?, word()?);
+    let (given, mixed) = (context.create_event()?, context.create_event()?);
+    let done = context.create_event()?;
+    peer.ask(format!("open-event given {}", given.handle()?))?;
+    peer.ask(format!("open-event mixed {}", mixed.handle()?))?;
+    peer.ask("queue q")?;
+    let mut graph = Graph::new(&context);
+    let cursor = SignalCursor::new(&given);
+    let copy = Command::copy(input.all(), seen.all())?.signal(&mixed);
+    graph.add_after_next(copy, &[], &[&cursor])?;
+    let executable = graph.instantiate()?;
+    let is_over = AtomicBool::new(false);
+    let begin = Instant::now();
+    // Signals the mixed event without a graph, and returns how often.
+    let signal = || -> Result<u64> {
+        let queue = context.create_queue()?;
+        let mut signals = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            match signals % 2 {
+                0 => drop(mixed.signal()?),
+                _ => queue.signal(&mixed)?,
+            }
+            signals += 1;
+            // The number of unfinished signals of several processes in turns is limited.
+            mixed.wait_value_timeout(mixed.submitted(), deadline())?;
+        }
+        queue.finish_timeout(deadline())?;
+        Ok(signals)
+    };
+    let run = || -> Result<u64, Failure> {
+        let queue = context.create_queue()?;
+        let mut of_peer = 0;
+        for replay in 0..replays {
+            if replay % AHEAD == 0 {
+                for _ in 0..AHEAD.min(replays - replay) {
+                    queue.submit(executable.command().signal(&done))?;
+                }
+                peer.ask("submit q barrier signal=mixed")?;
+                of_peer += 1;
+            }
+            let number = replay + 1;
+            assert!(!done.try_wait_value(number)?, "replay {number} is stale");
+            input.write(0, &number.to_le_bytes())?;
+            match replay % 3 {
+                0 => drop(given.signal()?),
+                1 => drop(peer.ask("signal given")?),
+                _ => drop(peer.ask("submit q barrier signal=given")?),
+            }
+            done.wait_value_timeout(number, deadline())?;
+            let mut bytes = [0; 8];
+            seen.read(0, &mut bytes)?;
+            if u64::from_le_bytes(bytes) != number {
+                let text = format!("replay {number} is stale: {bytes:?}");
+                return Err(Failure::new(text));
+            }
+        }
+        queue.finish_timeout(deadline())?;
+        Ok(of_peer)
+    };
+    let (eager, of_peer) = thread::scope(|scope| {
+        let eager = scope.spawn(signal);
+        // The other thread also ends if this one panics.
+        let ran = catch_unwind(AssertUnwindSafe(run));
+        is_over.store(true, Ordering::Relaxed);
+        let eager = eager.join().expect("a thread that signals");
+        (eager, ran.unwrap_or_else(|panic| resume_unwind(panic)))
+    });
+    let (of_peer, eager) = (of_peer?, eager?);
+    let all = replays + eager + of_peer;
+    assert_eq!((given.submitted(), mixed.submitted()), (replays, all));
+    for number in all.saturating_sub(AHEAD).max(1)..=all {
+        mixed.wait_value_timeout(number, deadline())?;
+    }
+    assert_eq!(mixed.completed(), all);
+    Ok(Outcome::Passed(format!(
+        "{replays} replays next to {} other signals in {:.1?}",
+        eager + of_peer,
+        begin.elapsed()
+    )))
 }
 
 /// A graph calls functions in each run, in its order. A function that fails makes the run fail, and

@@ -380,6 +380,40 @@ fn a_sole_producer_has_successors() {
     });
 }
 
+/// The only consumer of a queue dies, and another one takes its place. The producer dies too.
+#[test]
+fn a_sole_consumer_has_successors() {
+    check(300, || {
+        platform::allow_timeouts();
+        let depth = 1 << pick(4);
+        let places = (1, 2);
+        let world = World::new(shape(
+            Delivery::Queue,
+            WhenFull::Wait,
+            depth,
+            places,
+            places,
+        ));
+        let lives = [Some(pick(100) as u32), Some(pick(100) as u32), None];
+        let consumers = world.clone();
+        let consumers = spawn(move || {
+            for (owner, steps) in [3, 4, 6].into_iter().zip(lives) {
+                consumers.consumes(owner, steps, 1000).join().unwrap();
+            }
+        });
+        let producers = world.clone();
+        // Consumers that find no producer in between wait for the next one.
+        world.running_producers.fetch_add(1, Ordering::Relaxed);
+        let producers = spawn(move || {
+            for (owner, steps) in [(1, Some(pick(200) as u32)), (2, None)] {
+                producers.produces(owner, steps, 9).join().unwrap();
+            }
+            producers.running_producers.fetch_sub(1, Ordering::Relaxed);
+        });
+        world.finish([consumers, producers]);
+    });
+}
+
 /// Without deaths, a sole producer and its consumers never lose a wake-up.
 #[test]
 fn a_sole_producer_fills_the_queue() {

@@ -186,7 +186,7 @@ pub(crate) fn wait_for_end(pid: Pid) {
 /// The exit status of a process, and its output.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    status: ExitStatus,
+    pub(crate) status: ExitStatus,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
 }

@@ -3,6 +3,7 @@
 mod channel;
 mod common;
 mod demo;
+mod documents;
 mod event;
 mod holder;
 mod hostile;

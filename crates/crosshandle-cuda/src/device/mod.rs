@@ -1,5 +1,6 @@
 //! The backend, and its GPUs. Each GPU is in one of the driver's contexts.
 
+mod bell;
 mod clock;
 mod context_guard;
 mod stream_pool;
@@ -12,6 +13,7 @@ use super::driver::{ContextHandle, Current, DeviceHandle, Driver};
 use super::info;
 use super::memory::{KeptRanges, NVIDIA_MAJOR};
 use super::scheduler::Scheduler;
+use bell::Bell;
 use clock::Clock;
 use context_guard::ContextGuard;
 use crosshandle_hal::{Backend, BackendBlob, BackendContext, BackendDevice, NativeDevice};
@@ -66,6 +68,18 @@ impl Backend for CudaBackend {
              nvidia-cuda-mps-control)"
         ))
     }
+
+    fn runs_processes_together(&self) -> Option<std::result::Result<String, String>> {
+        let has_devices = gpus().is_ok_and(|gpus| !gpus.is_empty());
+        has_devices.then(|| runs_together(mps()))
+    }
+}
+
+/// Returns whether kernels of several processes run at the same time, for a machine on which
+/// [`mps`] has found this.
+fn runs_together(mps: Option<String>) -> std::result::Result<String, String> {
+    mps.map(|what| format!("with MPS, at the same time ({what})"))
+        .ok_or_else(|| "without MPS, one after the other, each for a time slice".to_owned())
 }
 
 /// Returns a text that says why a daemon may do CUDA work for other processes, if one may.
@@ -125,6 +139,7 @@ pub(super) struct Gpu {
     peer_devices: OnceLock<Vec<DeviceHandle>>,
     kept_ranges: KeptRanges,
     pool: Arc<StreamPool>,
+    bell: Bell,
     guard: Arc<ContextGuard>,
     /// The scheduler of the device's context, shared by all `Gpu`s of the context.
     scheduler: Arc<Scheduler>,
@@ -144,6 +159,7 @@ impl Gpu {
             peer_devices: OnceLock::new(),
             kept_ranges: KeptRanges::default(),
             pool: Arc::default(),
+            bell: Bell::default(),
             guard: Arc::default(),
             scheduler: Scheduler::new(),
         })
@@ -161,6 +177,7 @@ impl Gpu {
             context: OnceLock::from(context),
             primary: Some(Arc::clone(self.primary())),
             pool: Arc::default(),
+            bell: Bell::default(),
             guard: Arc::default(),
             scheduler: Scheduler::of(context),
             clock: Clock::default(),
@@ -212,6 +229,11 @@ impl Gpu {
     /// Returns the pool of streams for the device's queues.
     pub(super) fn pool(&self) -> &Arc<StreamPool> {
         &self.pool
+    }
+
+    /// Returns the bell that wakes the driver.
+    pub(super) fn bell(&self) -> &Bell {
+        &self.bell
     }
 
     /// Returns the reserved addresses that nothing uses. A device in a context of the program keeps
@@ -377,5 +399,8 @@ mod tests {
         daemon.wait().expect("our child");
         fs::remove_dir_all(&directory).expect("removed");
         assert!(seen.is_some(), "{seen:?}");
+        let together = runs_together(seen).expect("with a daemon");
+        assert!(together.starts_with("with MPS"), "{together}");
+        assert!(runs_together(None).is_err());
     }
 }

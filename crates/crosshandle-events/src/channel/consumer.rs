@@ -6,6 +6,7 @@ use super::waiting::{self, MAX_ATTEMPTS, Patience};
 use super::words::{Cursor, Position, in_slot};
 use super::{Channel, ChannelError};
 use crate::platform::{Atomic, Moment, Ordering, Platform};
+use std::mem;
 
 /// A consumer of a channel. It contains what only this consumer needs to know, and is useless with
 /// another channel.
@@ -19,7 +20,37 @@ pub struct Consumer {
     deferred: u32,
     /// Number of items of a broadcast that were replaced before this consumer received them.
     lost: u64,
+    /// Whether the latest attempt found an item.
+    has_found: bool,
+    /// Words of the ring that the consumer has read in advance.
+    ahead: Ahead,
     patience: Patience,
+}
+
+/// Number of words of the ring in a cache line.
+const LINE_WORDS: u64 = 8;
+
+/// Words of a line of the ring, which a consumer reads at once. Each later read of the line may
+/// have to take it from the producer.
+struct Ahead {
+    /// Number of the first item.
+    first: u64,
+    len: u8,
+    positions: [Position; LINE_WORDS as usize],
+}
+
+impl Ahead {
+    const NONE: Self = Self {
+        first: 0,
+        len: 0,
+        positions: [Position::new(0, 0); LINE_WORDS as usize],
+    };
+
+    #[inline]
+    fn get(&self, number: u64) -> Option<Position> {
+        let index = number.wrapping_sub(self.first);
+        (index < u64::from(self.len)).then(|| self.positions[index as usize])
+    }
 }
 
 /// A received item. The consumer holds its slot until it releases the item.
@@ -56,8 +87,15 @@ impl Consumer {
         self.deferred != 0
     }
 
+    /// Returns the places of the consumer's list that are in use, one bit for each.
+    #[inline]
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
     /// Makes places of the consumer's list available again after [`Channel::free`], one bit for
     /// each.
+    #[inline]
     pub fn reuse(&mut self, places: u32) {
         self.used &= !places;
     }
@@ -101,6 +139,8 @@ impl<P: Platform> Channel<'_, P> {
             used: 0,
             deferred: 0,
             lost: 0,
+            has_found: false,
+            ahead: Ahead::NONE,
             patience: Patience::default(),
         };
         // Producers respect the cursor from `set_alive` on. Those that did not see it then have
@@ -122,14 +162,14 @@ impl<P: Platform> Channel<'_, P> {
             return Err(ChannelError::TooManyHeld);
         }
         for _ in 0..MAX_ATTEMPTS {
-            let attempt = match self.shape.delivery() {
-                Delivery::Queue => self.take(consumer, place),
-                Delivery::Broadcast => self.copy(consumer, place),
-            };
-            match attempt {
+            match self.attempt(consumer, place) {
                 Attempt::Retry => {}
+                // The next item may be on its way. Another poll would take the cache line from the
+                // producer, which would slow down all items.
+                Attempt::Empty if mem::take(&mut consumer.has_found) => waiting::pause::<P>(),
                 Attempt::Empty => return Ok(Received::Empty),
                 Attempt::Item(item) => {
+                    consumer.has_found = true;
                     consumer.used |= 1 << place;
                     return Ok(Received::Item(item));
                 }
@@ -301,11 +341,14 @@ impl<P: Platform> Channel<'_, P> {
         }
     }
 
-    /// Takes the next item of a queue.
-    fn take(&self, consumer: &mut Consumer, place: u8) -> Attempt {
-        let seen = self.load_head();
-        let number = seen.number();
-        let before = self.load_position(number);
+    /// Tries to receive the next item.
+    fn attempt(&self, consumer: &mut Consumer, place: u8) -> Attempt {
+        let head = match self.shape.delivery() {
+            Delivery::Queue => Some(self.load_head()),
+            Delivery::Broadcast => None,
+        };
+        let number = head.map_or(consumer.cursor, Cursor::number);
+        let before = self.read_ring(consumer, number);
         match self.find(before, number) {
             Found::Nothing => Attempt::Empty,
             Found::Unknown => Attempt::Retry,
@@ -316,37 +359,43 @@ impl<P: Platform> Channel<'_, P> {
             Found::Item => {
                 self.hold(consumer, place, before);
                 let next = number.wrapping_add(1);
-                if !self.is_protected(before, number) || !self.advance_head(seen, next) {
+                let is_received = self.is_protected(before, number)
+                    && head.is_none_or(|seen| self.advance_head(seen, next));
+                if !is_received {
                     self.unhold(consumer.key, place);
                     return Attempt::Retry;
                 }
-                Self::wake(&self.head.head, seen.0);
+                match head {
+                    Some(seen) => Self::wake(&self.head.head, seen.0),
+                    None => self.move_cursor(consumer, next),
+                }
                 self.item(consumer, before, number, place)
             }
         }
     }
 
-    /// Receives the next item of a broadcast.
-    fn copy(&self, consumer: &mut Consumer, place: u8) -> Attempt {
-        let number = consumer.cursor;
-        let before = self.load_position(number);
-        match self.find(before, number) {
-            Found::Nothing => Attempt::Empty,
-            Found::Unknown => Attempt::Retry,
-            Found::Replaced { oldest } => {
-                self.skip_to(consumer, number, oldest);
-                Attempt::Retry
-            }
-            Found::Item => {
-                self.hold(consumer, place, before);
-                if !self.is_protected(before, number) {
-                    self.unhold(consumer.key, place);
-                    return Attempt::Retry;
+    /// Returns the word of item `number`, which is the next one.
+    #[inline]
+    fn read_ring(&self, consumer: &mut Consumer, number: u64) -> Position {
+        if let Some(position) = consumer.ahead.get(number) {
+            return position;
+        }
+        let position = self.load_position(number);
+        // If producers wait, published items stay in the ring until they are received.
+        if self.waits() && position.distance(number) == 0 {
+            let ahead = &mut consumer.ahead;
+            (ahead.first, ahead.len) = (number, 0);
+            let in_line = LINE_WORDS - number % LINE_WORDS;
+            for later in number..number.saturating_add(in_line) {
+                let position = self.load_position(later);
+                if position.distance(later) != 0 {
+                    break;
                 }
-                self.move_cursor(consumer, number.wrapping_add(1));
-                self.item(consumer, before, number, place)
+                ahead.positions[usize::from(ahead.len)] = position;
+                ahead.len += 1;
             }
         }
+        position
     }
 
     /// Returns what item `number`'s word in the ring, which had the value `word`, says about it.

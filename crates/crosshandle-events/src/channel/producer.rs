@@ -29,6 +29,8 @@ pub struct Producer {
     held: Vec<u64>,
     /// A number up to which all consumers have advanced.
     passed: u64,
+    /// Number of the next item, if this is the only producer and has published before.
+    next: Option<u64>,
     /// Number of the first item whose slot was not among the candidates.
     examined: u64,
     patience: Patience,
@@ -78,6 +80,7 @@ impl<P: Platform> Channel<'_, P> {
             unfinished: None,
             held: vec![0; self.slots.len().div_ceil(64)],
             passed: 0,
+            next: None,
             examined: 0,
             patience: Patience::default(),
         })
@@ -171,23 +174,13 @@ impl<P: Platform> Channel<'_, P> {
         self.publish_as(producer, slot, false, peers, deadline)
     }
 
-    /// Publishes an item that a queue may still write, as [`publish`](Self::publish) does. The slot
-    /// is not reused until [`Peers::is_written`] returns `true`.
+    /// Publishes an item as [`publish`](Self::publish) does. If a queue may still write the item,
+    /// its slot is not reused until [`Peers::is_written`] returns `true`.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
-    pub fn publish_unfinished(
-        &self,
-        producer: &mut Producer,
-        slot: u16,
-        peers: &dyn Peers,
-        deadline: Option<P::Instant>,
-    ) -> Result<u64, ChannelError> {
-        self.publish_as(producer, slot, true, peers, deadline)
-    }
-
     #[inline]
-    fn publish_as(
+    pub fn publish_as(
         &self,
         producer: &mut Producer,
         slot: u16,
@@ -199,6 +192,18 @@ impl<P: Platform> Channel<'_, P> {
             .slots
             .get(usize::from(slot))
             .ok_or(ChannelError::Corrupt)?;
+        if let Some(number) = producer.next {
+            // The ring needs no check: it has this producer's latest item, and no later one.
+            while self.wait_for_room(producer, number, peers, deadline)? {}
+            let written = SlotState::idle(number).unfinished_if(is_unfinished);
+            state.store(written.0, Ordering::Release);
+            let word = self.position(number);
+            let before = word.swap(Position::new(number, slot).0, Ordering::SeqCst);
+            self.advance_tail(number);
+            Self::wake(word, before);
+            self.note_published(producer, slot, Position(before), number);
+            return Ok(number);
+        }
         let mut attempts = 0;
         loop {
             let number = self.head.tail.load(Ordering::Acquire);
@@ -228,9 +233,7 @@ impl<P: Platform> Channel<'_, P> {
                         state.store(idle.0, Ordering::Release);
                     }
                     Self::wake(word, before.0);
-                    producer.reserved = producer.reserved.saturating_sub(1);
-                    producer.disown(slot);
-                    self.forget(producer, before, number);
+                    self.note_published(producer, slot, before, number);
                     return Ok(number);
                 }
             }
@@ -241,9 +244,14 @@ impl<P: Platform> Channel<'_, P> {
         }
     }
 
-    /// Records the slot of the item that item `number` has replaced. It is free when no consumer
-    /// holds it.
-    fn forget(&self, producer: &mut Producer, before: Position, number: u64) {
+    /// Records that the item in `slot` was published. The slot of the item that it has replaced,
+    /// whose word was `before`, is free when no consumer holds it.
+    fn note_published(&self, producer: &mut Producer, slot: u16, before: Position, number: u64) {
+        producer.reserved = producer.reserved.saturating_sub(1);
+        producer.disown(slot);
+        if self.has_sole_producer() {
+            producer.next = Some(number.wrapping_add(1));
+        }
         // The first item in each word replaces no item.
         let replaced = number.checked_sub(u64::from(self.shape.depth()));
         if let Some(replaced) = replaced.filter(|replaced| *replaced >= producer.examined) {
@@ -273,6 +281,9 @@ impl<P: Platform> Channel<'_, P> {
         let wait = |producer: &mut Producer, word: &P::AtomicU64, seen: Cursor| {
             let is_changed = || word.load(Ordering::Acquire) >> 32 != seen.0 >> 32;
             let is_patient = producer.patience.spins();
+            if is_patient {
+                waiting::pause::<P>();
+            }
             if !waiting::spin::<P>(is_patient, deadline, is_changed)? {
                 let slept = self.sleep(word, seen.0, peers, deadline)?;
                 producer.patience.note_sleep(slept);

@@ -21,6 +21,19 @@ const POLLS_PER_CLOCK_READ: u32 = 64;
 /// cause so many.
 pub(super) const MAX_ATTEMPTS: usize = 1_000;
 
+/// Number of pauses that let another member change several words before the next poll.
+const PAUSES: u32 = 8;
+
+/// Pauses, so that another member can change several words before the caller polls again. Each poll
+/// takes a cache line from that member.
+pub(super) fn pause<P: Platform>() {
+    if P::may_spin() {
+        for _ in 0..PAUSES {
+            P::spin_hint();
+        }
+    }
+}
+
 /// Spins until `is_changed` returns `true`, for a bounded time. Returns whether it did.
 ///
 /// # Errors

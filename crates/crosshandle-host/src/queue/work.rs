@@ -5,6 +5,7 @@ use crosshandle_hal::common::user_code;
 use crosshandle_hal::{Operand, RectCopy, Work};
 use crosshandle_types::Pitches;
 use crosshandle_types::error::Result;
+use crosshandle_types::observe::trace::{self, Step};
 use crosshandle_types::shared_bytes::shared_copy;
 use std::mem;
 
@@ -64,7 +65,9 @@ fn run_repeatable(work: &Work, launcher: &Launcher) -> Result<()> {
         Work::Launch(launch) => launcher.run(launch),
         Work::CopyImage(copy) => launcher.copy_image(copy),
         Work::Copy { to, from, len } => {
+            let begun = trace::begin();
             copy(to, 0, from, 0, *len);
+            begun.end(|| Step::Copy(*len));
             Ok(())
         }
         Work::CopyRect(rect) => {
@@ -75,6 +78,7 @@ fn run_repeatable(work: &Work, launcher: &Launcher) -> Result<()> {
                 from_pitches,
                 region,
             } = &**rect;
+            let begun = trace::begin();
             for slice in 0..region.slices {
                 for row in 0..region.rows {
                     let offset = |pitches: Pitches| slice * pitches.slice + row * pitches.row;
@@ -82,6 +86,7 @@ fn run_repeatable(work: &Work, launcher: &Launcher) -> Result<()> {
                     copy(to, to_offset, from, from_offset, region.width);
                 }
             }
+            begun.end(|| Step::Copy(region.bytes()));
             Ok(())
         }
         Work::Fill { to, len, pattern } => {

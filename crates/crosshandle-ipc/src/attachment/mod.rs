@@ -129,6 +129,11 @@ impl Attachment {
         self.origin.context
     }
 
+    /// Returns the random number of the exporting process, and the number of its context.
+    pub fn origin(&self) -> (u64, u32) {
+        (self.origin.exporter, self.origin.context)
+    }
+
     /// Fails the unfinished signals of dead processes in the events that this process has opened.
     fn fail_orphans(&self) {
         /// Cached liveness of processes. A lock query takes longer the more locks hostile processes

@@ -19,7 +19,7 @@ pub use profile::{BackendTimestamps, Profile};
 pub use wait::wait_any;
 
 use super::attachment::Attachment;
-use super::broker::OpenDeadline;
+use super::broker::{OpenDeadline, address};
 use super::chunks::Ledger;
 use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
@@ -30,6 +30,7 @@ use crosshandle_events::{Liveness, Owner, WaitMode};
 use crosshandle_handle::HandleKind;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::observe;
+use crosshandle_types::observe::trace::{self, Step};
 use crosshandle_types::sync::Mutex;
 use native_mirror::NativeMirror;
 use std::sync::Arc;
@@ -147,6 +148,7 @@ impl EventCore {
         mirror: Option<Arc<dyn BackendEvents>>,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Self>> {
+        let begun = trace::begin();
         let (slot, arena) = if isolated {
             let arena = attachment.isolated_event(&credential, deadline)?;
             arena.mark_shared(0);
@@ -166,7 +168,9 @@ impl EventCore {
         let role = Role::Opener(attachment);
         let extras = Extras::boxed(arena, None);
         let record = credential.record;
-        Ok(Self::new(role, slot, extras, record, mode, mirror))
+        let core = Self::new(role, slot, extras, record, mode, mirror);
+        begun.end(|| Step::Open(HandleKind::Event, core.traced(), 0));
+        Ok(core)
     }
 
     #[inline]
@@ -212,11 +216,13 @@ impl EventCore {
             let key = self.key.load();
             return Ok(Some(Credential { record, key }));
         }
+        let begun = trace::begin();
         let mirror = self.mirror.as_ref().map(|mirror| Arc::clone(mirror) as _);
         let credential = exporter.export_event(record, self.isolated(), mirror)?;
         // A thread that exports the event at the same time gets the same key.
         self.key.store(credential.key);
         self.exported.store(true, Ordering::Release);
+        begun.end(|| Step::Get(HandleKind::Event, self.traced(), 0));
         Ok(Some(credential))
     }
 
@@ -236,6 +242,22 @@ impl EventCore {
         match self.is_inherited() {
             true => Err(Error::forked()),
             false => Ok(()),
+        }
+    }
+
+    /// Returns the event's numbers for the timeline.
+    #[cold]
+    fn traced(&self) -> trace::Object {
+        let (exporter, context) = match &self.role {
+            Role::Creator(exporter) => (address::exporter_id().unwrap_or(0), exporter.number()),
+            Role::Opener(attachment) => attachment.origin(),
+        };
+        trace::Object {
+            exporter,
+            context,
+            record: self.index,
+            generation: self.generation,
+            name: self.name(),
         }
     }
 

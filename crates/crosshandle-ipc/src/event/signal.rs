@@ -5,6 +5,7 @@ use crate::platform::Slot;
 use crosshandle_events::{Completion, FailureReason, IssueError, Signalled, Ticket, WINDOW};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::observe;
+use crosshandle_types::observe::trace::{self, Step};
 use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
@@ -17,21 +18,27 @@ impl EventCore {
     pub fn signal(self: &Arc<Self>) -> Result<u64> {
         self.check_birth()?;
         observe::signalled();
+        let begun = trace::begin();
         let latest = self.latest.load(Ordering::Relaxed);
-        match self.slot().try_signal_after(latest) {
+        let number = match self.slot().try_signal_after(latest) {
             Some(number) => {
                 self.latest.store(number, Ordering::Relaxed);
-                Ok(number)
+                number
             }
-            None => self.signal_later(None),
-        }
+            None => self.signal_later(None)?,
+        };
+        begun.end(|| Step::Signal(self.traced(), number));
+        Ok(number)
     }
 
     /// Signals all numbers up to `value` from the host, like [`signal`](Self::signal).
     pub fn signal_up_to(self: &Arc<Self>, value: u64) -> Result<u64> {
         self.check_birth()?;
         observe::signalled();
-        self.signal_later(Some(value))
+        let begun = trace::begin();
+        let number = self.signal_later(Some(value))?;
+        begun.end(|| Step::Signal(self.traced(), number));
+        Ok(number)
     }
 
     #[cold]
@@ -138,8 +145,10 @@ impl EventCore {
                 message: Arc::clone(message),
             }));
         }
+        let begun = trace::begin();
         let failure = result.err().map(|_| FailureReason::CommandFailed);
         self.finish(ticket, failure);
+        begun.end(|| Step::Signal(self.traced(), ticket.number));
     }
 
     /// Finishes a ticket now, or arranges that it is finished when its turn comes. Never blocks.

@@ -7,6 +7,7 @@ use crate::platform::{Instant, Interrupt, Target};
 use crosshandle_events::{FailureReason, Liveness, Outcome, Owner, WaitError, WaitMode};
 use crosshandle_os::{process, sleepers};
 use crosshandle_types::error::{Error, PeerDeath, Result};
+use crosshandle_types::observe::trace::{self, Begun, Step};
 use crosshandle_types::sync::Deadline;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -96,19 +97,31 @@ impl EventCore {
     pub fn wait_for(&self, number: u64, timeout: Duration) -> Result<()> {
         self.check_birth()?;
         // A peer on another CPU often signals sooner than the clock can be read.
-        match self.look(number) {
+        let begun = trace::begin();
+        let result = match self.look(number) {
             Some(result) => result,
             None => self.wait_longer(number, Deadline::after(timeout)),
-        }
+        };
+        self.trace_wait(begun, number, result.as_ref().err());
+        result
     }
 
     /// Waits for a signal, which may not be submitted yet.
     pub fn wait(&self, number: u64, deadline: Deadline) -> Result<()> {
         self.check_birth()?;
-        match self.look(number) {
+        let begun = trace::begin();
+        let result = match self.look(number) {
             Some(result) => result,
             None => self.wait_longer(number, deadline),
-        }
+        };
+        self.trace_wait(begun, number, result.as_ref().err());
+        result
+    }
+
+    /// Writes a wait that has ended into the timeline, if there is one.
+    #[inline]
+    pub fn trace_wait(&self, begun: Begun, number: u64, error: Option<&Error>) {
+        begun.end(|| Step::Wait(self.traced(), number, error));
     }
 
     /// Polls a few times whether a signal has finished, unless the wait saves power.

@@ -11,7 +11,7 @@ mod tests;
 
 pub use hand_over::HeldMemory;
 
-use super::broker::{self, Broker, Exports, FetchedHandle, PeerPolicy};
+use super::broker::{self, Broker, Exports, FetchedHandle, PeerPolicy, address};
 use super::chunks::{Catalog, Ledger, MAX_RECORDS, seal};
 use super::deferred_reclaim;
 use super::describe::{Counts, Label};
@@ -27,7 +27,7 @@ use crosshandle_os::fork::Birth;
 use crosshandle_os::process;
 use crosshandle_types::Access;
 use crosshandle_types::error::{Error, Result};
-use crosshandle_types::observe::{self, ExportedObject};
+use crosshandle_types::observe::{self, ExportedObject, trace};
 use crosshandle_types::report::ObjectKind;
 use crosshandle_types::sync::{HashMap, Mutex, MutexGuard};
 use importers::Importers;
@@ -298,6 +298,7 @@ impl Exporter {
             is_sealed: driver_handle.is_some(),
             particulars,
         });
+        let begun = trace::begin();
         let _counted = ExportedObject::new(kind, len);
         let mut records = self.records_with_room();
         if let Some(credential) = cells.get(access) {
@@ -330,6 +331,16 @@ impl Exporter {
         cells.set(access, credential);
         drop(records);
         observe::exported(self.number, index, kind, len);
+        begun.end(|| {
+            let object = trace::Object {
+                exporter: address::exporter_id().unwrap_or(0),
+                context: self.number,
+                record: index,
+                generation: record.generation,
+                name: Some(self.catalog.name(index)),
+            };
+            trace::Step::Get(kind, object, len)
+        });
         Ok(credential)
     }
 

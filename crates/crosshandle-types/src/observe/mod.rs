@@ -14,6 +14,7 @@ mod facade;
 mod limit;
 mod metrics;
 mod reason;
+pub mod trace;
 
 pub use limit::Limit;
 pub use reason::{Reason, Side};
@@ -87,6 +88,8 @@ pub fn detached(side: Side, peer: &Peer<'_>) {
 /// Reports that a peer has ended without closing its objects. `side` is the role of this process.
 pub fn died(side: Side, peer: &Peer<'_>) {
     static LIMIT: Limit = Limit::new();
+    let &Peer { pid, program, .. } = peer;
+    trace::begin().end(|| trace::Step::Death { pid, program });
     count(Counter::Deaths(match side {
         Side::Exporter => Side::Importer,
         Side::Importer => Side::Exporter,

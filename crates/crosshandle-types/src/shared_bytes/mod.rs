@@ -73,6 +73,11 @@ impl<'a> SharedBytes<'a> {
         self.len == 0
     }
 
+    /// Returns whether the host may write to the range.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
     /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
@@ -82,6 +87,7 @@ impl<'a> SharedBytes<'a> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the part is not inside this range.
+    #[inline]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let Range { start, end } = byte_range::resolve(range, self.len)?;
         Ok(Self {

@@ -208,6 +208,9 @@ pub struct BackendStatus {
     pub backend: BackendKind,
     /// A description of the driver or, if it is absent, of what was looked for and where.
     pub driver: std::result::Result<String, String>,
+    /// Whether kernels of two processes can run on one of its GPUs at the same time, with the
+    /// reason. `None` if no device of the backend has kernels that use events.
+    pub runs_processes_together: Option<std::result::Result<String, String>>,
 }
 
 impl BackendStatus {
@@ -218,6 +221,7 @@ impl BackendStatus {
             .map(|backend| Self {
                 backend: backend.kind(),
                 driver: backend.status(),
+                runs_processes_together: backend.runs_processes_together(),
             })
             .collect()
     }

@@ -9,6 +9,7 @@ use crosshandle_events::Outcome;
 use crosshandle_hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crosshandle_handle::BackendKind;
 use crosshandle_types::error::{Error, Result};
+use crosshandle_types::observe::trace::{self, Step};
 use crosshandle_types::sync::Deadline;
 use crosshandle_types::{NativeObject, QueueOrder};
 use std::fmt;
@@ -278,6 +279,7 @@ impl Queue {
             _ => return,
         };
         self.copied.fetch_add(bytes as u64, Ordering::Relaxed);
+        trace::begin().end(|| Step::Submit("submit copy", bytes));
         Opened::count_copied(to, bytes);
         Opened::count_copied(from, bytes);
     }

@@ -1,6 +1,7 @@
 //! Checks of the backends' drivers, and of the libraries that links use.
 
 use super::check::Check;
+use crosshandle::handle::BackendKind;
 use crosshandle::{Device, device::BackendStatus};
 
 /// Checks the runtime that runs kernels on the host. Loads the runtime.
@@ -43,18 +44,49 @@ pub(super) fn ucx() -> Check {
 }
 
 pub(super) fn check() -> Vec<Check> {
-    BackendStatus::all()
-        .into_iter()
-        .map(|status| {
-            let check = format!("backend {}", status.backend);
-            match status.driver {
-                Ok(found) => Check::ok(check, found),
-                Err(missing) => Check::note(
-                    check,
-                    missing,
-                    "install its driver if this machine has such a device",
-                ),
-            }
-        })
-        .collect()
+    let all = BackendStatus::all();
+    all.into_iter().flat_map(of_backend).collect()
+}
+
+fn of_backend(status: BackendStatus) -> impl Iterator<Item = Check> {
+    let check = format!("backend {}", status.backend);
+    let driver = match status.driver {
+        Ok(found) => Check::ok(check, found),
+        Err(missing) => Check::note(
+            check,
+            missing,
+            "install its driver if this machine has such a device",
+        ),
+    };
+    let together = status.runs_processes_together;
+    let kernels = together.map(|together| kernels_of_two_processes(status.backend, together));
+    [driver].into_iter().chain(kernels)
+}
+
+/// Says whether kernels of two processes run on one device at the same time.
+fn kernels_of_two_processes(backend: BackendKind, together: Result<String, String>) -> Check {
+    let check = format!("kernels of two processes on one {backend} device");
+    match together {
+        Ok(found) => Check::ok(check, found),
+        Err(found) => Check::note(
+            check,
+            found,
+            "let streams wait for the other process instead of kernels, or start MPS",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::check::Level;
+
+    #[test]
+    fn kernels_that_take_turns_are_told() {
+        let check = |together| kernels_of_two_processes(BackendKind::Cuda, together);
+        assert_eq!(check(Ok("with MPS".into())).level, Level::Ok);
+        let without = check(Err("without MPS".into()));
+        assert_eq!(without.level, Level::Note);
+        assert_eq!(without.check, "kernels of two processes on one cuda device");
+    }
 }

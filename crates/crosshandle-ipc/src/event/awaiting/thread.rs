@@ -7,6 +7,7 @@ use crosshandle_os::futex::SleepSet;
 use crosshandle_os::sleepers::{SERVER_WORD, alarms};
 use crosshandle_os::threads::background::{self, contain};
 use crosshandle_os::threads::{START_RETRY, driver_jobs};
+use crosshandle_types::observe::trace;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,6 +132,7 @@ fn tell(settled: Settled<Arc<EventCore>, Entry>) {
     } = settled;
     if !is_over.swap(true, Ordering::SeqCst) {
         let result = result.map_err(|error| core.error_of(number, error));
+        core.trace_wait(trace::begin(), number, result.as_ref().err());
         // A panic of the program's code affects only this waiter, and not the thread that serves
         // all waiters.
         contain(move || waiter.tell(result));

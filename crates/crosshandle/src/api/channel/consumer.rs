@@ -82,7 +82,7 @@ impl Consumer {
         let state = joined.map_err(|error| ChannelCore::error(error, RECEIVING))?;
         let shared = Arc::new(ConsumerShared {
             member: Member::new(core, ChannelRole::Consumer, state.key())?,
-            freed: AtomicU32::new(0),
+            freed: Default::default(),
             deferred: AtomicU32::new(0),
         });
         Ok(Self {
@@ -122,6 +122,7 @@ impl Consumer {
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
+    #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Item>> {
         match self.look()? {
             Some(item) => Ok(Some(item)),
@@ -290,6 +291,7 @@ impl Consumer {
     }
 
     /// Receives the next complete item if there is one.
+    #[inline]
     fn look(&mut self) -> Result<Option<Item>> {
         let item = match self.pending.take() {
             Some(item) => item,
@@ -367,8 +369,15 @@ impl Consumer {
     #[inline]
     fn reuse_places(&mut self) {
         let shared = &self.shared;
-        if shared.freed.load(Ordering::Relaxed) != 0 {
-            self.state.reuse(shared.freed.swap(0, Ordering::Acquire));
+        let mut used = self.state.used();
+        while used != 0 {
+            let place = used.trailing_zeros();
+            used &= used - 1;
+            let freed = &shared.freed[place as usize];
+            if freed.load(Ordering::Acquire) {
+                freed.store(false, Ordering::Relaxed);
+                self.state.reuse(1 << place);
+            }
         }
         if shared.deferred.load(Ordering::Relaxed) != 0 {
             self.state.defer(shared.deferred.swap(0, Ordering::Acquire));

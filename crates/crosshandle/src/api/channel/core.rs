@@ -16,6 +16,7 @@ use crosshandle_os::socket::interrupt;
 use crosshandle_types::error::{ChannelFault, Error, Result};
 use crosshandle_types::sync::{Deadline, Mutex};
 use crosshandle_types::{Access, AllocationOptions, MemoryKind, SharedBytes};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,6 +31,11 @@ pub(super) struct ChannelCore {
     pub(super) control: Arc<ChannelControl>,
     /// The headers, and the contents if they are on the host.
     pub(super) items: Arc<Memory>,
+    /// The bytes of `items`. No copy of them leaves this structure with a longer lifetime than that
+    /// of a reference to the structure.
+    item_bytes: SharedBytes<'static>,
+    /// The bytes of the contents, if the host can access them.
+    content_bytes: Option<SharedBytes<'static>>,
     /// The contents if they are in the memory of a device.
     pub(super) slots: Option<Arc<Memory>>,
     /// Keeps the words exported or open.
@@ -58,7 +64,13 @@ impl ChannelCore {
         items: Memory,
         slots: Option<Memory>,
         words_memory: Memory,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>> {
+        let (items, slots) = (Arc::new(items), slots.map(Arc::new));
+        let item_bytes = as_static(items.bytes()?);
+        let content_bytes = match &slots {
+            None => Some(item_bytes),
+            Some(slots) => slots.bytes().ok().map(as_static),
+        };
         let events = MemberEvents::new(context, &control);
         let weak = Arc::downgrade(&events);
         control.on_departure(Box::new(move || {
@@ -66,19 +78,21 @@ impl ChannelCore {
                 events.wake_own();
             }
         }));
-        Arc::new(Self {
+        Ok(Arc::new(Self {
             context: context.clone(),
             plan,
             control,
-            items: Arc::new(items),
-            slots: slots.map(Arc::new),
+            items,
+            item_bytes,
+            content_bytes,
+            slots,
             words_memory,
             _companion: companion,
             events,
             transfer: Mutex::default(),
             looked_for_deaths: AtomicU64::new(0),
             birth: Birth::here(),
-        })
+        }))
     }
 
     pub(super) fn words(&self) -> Channel<'_, Os> {
@@ -99,12 +113,11 @@ impl ChannelCore {
 
     /// Returns the bytes of the items, which the host can always access.
     #[inline]
-    pub(super) fn items(&self) -> Result<SharedBytes<'_>> {
-        self.items.bytes()
+    pub(super) fn items(&self) -> SharedBytes<'_> {
+        self.item_bytes
     }
 
     /// Returns the memory that contains the contents of the slots.
-    #[inline]
     pub(super) fn contents(&self) -> &Arc<Memory> {
         self.slots.as_ref().unwrap_or(&self.items)
     }
@@ -115,8 +128,12 @@ impl ChannelCore {
     /// [`Error::Unsupported`] for contents that the host cannot access.
     #[inline]
     pub(super) fn content_bytes(&self, slot: u16, len: usize) -> Result<SharedBytes<'_>> {
+        let bytes = match self.content_bytes {
+            Some(bytes) => bytes,
+            None => self.contents().bytes()?,
+        };
         let start = self.plan.layout.content(slot);
-        self.contents().bytes()?.slice(start..start + len)
+        bytes.slice(start..start + len)
     }
 
     pub(super) fn content_range(&self, slot: u16, len: usize) -> Result<MemoryRange> {
@@ -271,8 +288,8 @@ impl ChannelCore {
     /// Returns the producer of the latest item in a slot, and the number of its signal after which
     /// the item is complete. Returns `None` if no queue writes the item.
     fn signal_of(&self, slot: u16) -> Option<(MemberKey, u64)> {
-        let items = self.items().ok()?;
-        let (signal, (index, generation)) = self.plan.layout.load_signal(items, slot).ok()?;
+        let (signal, (index, generation)) =
+            self.plan.layout.load_signal(self.items(), slot).ok()?;
         let key = MemberKey {
             index,
             generation,
@@ -343,6 +360,17 @@ impl ChannelCore {
         };
         Error::Channel(fault)
     }
+}
+
+/// Extends the lifetime of the bytes of a memory that a [`ChannelCore`] keeps.
+#[allow(unsafe_code)] // Otherwise each item would look up the address several times.
+fn as_static(bytes: SharedBytes<'_>) -> SharedBytes<'static> {
+    let start = NonNull::new(bytes.as_ptr()).expect("never null");
+    let writable = bytes.is_writable();
+    // SAFETY: memory stays mapped at the same address until it is dropped, and the structure keeps
+    // it. The structure returns these bytes only with the lifetime of a reference to itself. All
+    // other accesses treat the memory as shared, as they must for `bytes`.
+    unsafe { SharedBytes::new(start, bytes.len(), writable) }
 }
 
 impl Peers for ChannelCore {

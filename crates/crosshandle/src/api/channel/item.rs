@@ -7,20 +7,21 @@ use super::member::Member;
 use crate::api::event::Event;
 use crate::api::memory::MemoryRange;
 use crate::api::queue::Queue;
-use crosshandle_events::channel::{self, MemberKey};
+use crosshandle_events::channel::{self, MAX_HELD, MemberKey};
 use crosshandle_ipc::channel::ChannelRole;
 use crosshandle_types::SharedBytes;
 use crosshandle_types::error::{ChannelFault, Error, Result};
 use crosshandle_types::sync::Deadline;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The parts of a consumer that its items use.
 pub(super) struct ConsumerShared {
     pub(super) member: Member,
-    /// Places of the consumer's list whose slots were freed, one bit for each.
-    pub(super) freed: AtomicU32,
+    /// For each place of the consumer's list: whether its slot was freed. A place has a flag of its
+    /// own, because plain stores are faster than changes of common bits.
+    pub(super) freed: [AtomicBool; MAX_HELD as usize],
     /// Places whose slots are freed by signals.
     pub(super) deferred: AtomicU32,
 }
@@ -53,7 +54,7 @@ impl ConsumerShared {
 
     fn free(&self, item: channel::Item) {
         let place = self.core().words().free(self.member.key, item);
-        self.freed.fetch_or(place, Ordering::Release);
+        self.freed[place.trailing_zeros() as usize].store(true, Ordering::Release);
     }
 }
 
@@ -78,10 +79,7 @@ impl Item {
     pub(super) fn wrap(shared: &Arc<ConsumerShared>, item: channel::Item) -> Result<Self> {
         let core = shared.core();
         let (plan, slot) = (&core.plan, item.slot());
-        let head = core
-            .items()
-            .and_then(|items| plan.layout.load_head(items, slot, plan));
-        let head = match head {
+        let head = match plan.layout.load_head(core.items(), slot, plan) {
             Ok(head) => head,
             Err(error) => {
                 shared.free(item);
@@ -215,6 +213,7 @@ impl Item {
         self.shared.core()
     }
 
+    #[inline]
     fn slot(&self) -> u16 {
         self.item.as_ref().map_or(0, channel::Item::slot)
     }
@@ -259,7 +258,7 @@ impl Item {
         let core = self.core();
         core.plan
             .layout
-            .load_user(core.items()?, self.slot(), into)?;
+            .load_user(core.items(), self.slot(), into)?;
         Ok(user)
     }
 
@@ -277,6 +276,7 @@ impl Item {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the part is not inside the item.
+    #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         if offset
             .checked_add(into.len())

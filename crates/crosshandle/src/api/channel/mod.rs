@@ -167,7 +167,7 @@ impl Channel {
         let control = ChannelControl::create(words.descriptor()?, shape, !is_on_host)?;
         control.set_name(name);
         Ok(Self {
-            core: ChannelCore::new(context, companion, plan, control, items, slots, words),
+            core: ChannelCore::new(context, companion, plan, control, items, slots, words)?,
             opened: None,
         })
     }
@@ -248,7 +248,7 @@ impl Channel {
         };
         let control = ChannelControl::open(file, plan.shape, !plan.is_on_host)?;
         Ok(Self {
-            core: ChannelCore::new(context, companion, plan, control, items, slots, words),
+            core: ChannelCore::new(context, companion, plan, control, items, slots, words)?,
             opened: Some(*handle),
         })
     }

@@ -282,12 +282,9 @@ impl Producer {
         };
         core.plan
             .layout
-            .store_head(core.items()?, slot.slot, &head)?;
+            .store_head(core.items(), slot.slot, &head)?;
         let (words, state, deadline) = (core.words(), &mut self.state, deadline.instant());
-        let published = match signal {
-            0 => words.publish(state, slot.slot, core, deadline),
-            _ => words.publish_unfinished(state, slot.slot, core, deadline),
-        };
+        let published = words.publish_as(state, slot.slot, signal != 0, core, deadline);
         let number = published.map_err(|error| {
             if error == ChannelError::TimedOut {
                 core.look_for_deaths();
@@ -511,9 +508,7 @@ impl Slot {
             )));
         }
         let core = self.core();
-        core.plan
-            .layout
-            .store_user(core.items()?, self.slot, user)?;
+        core.plan.layout.store_user(core.items(), self.slot, user)?;
         self.user = user.len() as u8;
         Ok(())
     }

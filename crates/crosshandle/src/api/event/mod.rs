@@ -18,7 +18,7 @@ use crosshandle_handle::{DeviceUuid, EventHandle, Fields};
 use crosshandle_ipc::{Credential, EventCore, First, OpenDeadline};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::known;
-use crosshandle_types::observe::waited;
+use crosshandle_types::observe::{trace, waited};
 use crosshandle_types::sync::Deadline;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -363,7 +363,7 @@ impl Event {
     #[inline]
     pub fn wait(&self) -> Result<()> {
         waited(match self.core.awaited() {
-            None => Ok(()),
+            None => self.trace_complete(),
             Some(number) => self.core.wait(number, Deadline::NEVER),
         })
     }
@@ -375,9 +375,17 @@ impl Event {
     /// As [`wait`](Self::wait). Also [`Error::TimedOut`].
     pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
         waited(match self.core.awaited() {
-            None => Ok(()),
+            None => self.trace_complete(),
             Some(number) => self.core.wait_for(number, timeout),
         })
+    }
+
+    /// Writes a wait for a signal that was complete into the timeline, if there is one.
+    #[inline]
+    fn trace_complete(&self) -> Result<()> {
+        let begun = trace::begin();
+        self.core.trace_wait(begun, self.core.submitted(), None);
+        Ok(())
     }
 
     /// Returns whether a signal was submitted and the latest one has completed.

@@ -4,7 +4,7 @@ use super::Event;
 use crosshandle_events::WaitMode;
 use crosshandle_ipc::awaiting::{Await, Waiter};
 use crosshandle_types::error::{Error, Result};
-use crosshandle_types::observe::waited;
+use crosshandle_types::observe::{trace, waited};
 use crosshandle_types::sync::{Condvar, Deadline, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -150,11 +150,13 @@ fn any_of(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<()>) {
         .map(|(event, value)| event.core.target(*value))
         .collect();
     let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
+    let begun = trace::begin();
     match crosshandle_ipc::wait_any(&targets, None, mode, deadline.instant()) {
         None => (0, Err(timed_out())),
         Some((index, result)) => {
             let (event, value) = events[index];
             let result = result.map_err(|error| event.core.error_of(value, error));
+            event.core.trace_wait(begun, value, result.as_ref().err());
             (index, result)
         }
     }

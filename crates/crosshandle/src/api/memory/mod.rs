@@ -19,6 +19,7 @@ use crosshandle_hal::common::leak_registry;
 use crosshandle_handle::{Fields, MemoryHandle};
 use crosshandle_ipc::{KeepAlive, OpenDeadline};
 use crosshandle_types::error::{Error, Result};
+use crosshandle_types::observe::trace::{self, Step};
 use crosshandle_types::report::ObjectKind;
 use crosshandle_types::{Access, Address, MemoryKind, Pod, SharedBytes, TypedSlice, byte_range};
 pub(crate) use opened::Opened;
@@ -428,7 +429,10 @@ impl Memory {
     /// As [`bytes`](Self::bytes). Also [`Error::InvalidArgument`] if the range is not inside the
     /// memory.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
-        self.bytes()?.read(offset, into)
+        let begun = trace::begin();
+        self.bytes()?.read(offset, into)?;
+        begun.end(|| Step::Copy(into.len()));
+        Ok(())
     }
 
     /// Copies bytes into the memory, starting at byte `offset`, on the calling thread.
@@ -436,7 +440,10 @@ impl Memory {
     /// # Errors
     /// As [`read`](Self::read). Also [`Error::ReadOnly`] for memory that was opened read-only.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
-        self.bytes()?.write(offset, from)
+        let begun = trace::begin();
+        self.bytes()?.write(offset, from)?;
+        begun.end(|| Step::Copy(from.len()));
+        Ok(())
     }
 
     /// Returns the memory's bytes as elements of a type, for access by the host. A [`Buffer`] is

@@ -5,7 +5,8 @@ use crosshandle_hal::{BackendSegment, Operand};
 use crosshandle_handle::{Fields, HandleKind};
 use crosshandle_ipc::{Credential, OpenDeadline};
 use crosshandle_types::error::{Error, Result};
-use crosshandle_types::{Access, Address, observe};
+use crosshandle_types::observe::{self, trace};
+use crosshandle_types::{Access, Address};
 use std::sync::Arc;
 
 /// Memory that was opened once. Each open of a handle creates one.
@@ -26,8 +27,11 @@ impl Opened {
         deadline: &OpenDeadline,
     ) -> Result<Self> {
         core.check_memory(fields, access)?;
+        let begun = trace::begin();
         let imported = core.imported(fields, access, deadline)?;
-        Self::of(imported, fields, access, deadline)
+        let opened = Self::of(imported, fields, access, deadline)?;
+        begun.end(|| opened.step(fields));
+        Ok(opened)
     }
 
     /// Counts an open of memory whose segment is mapped here.
@@ -67,6 +71,19 @@ impl Opened {
         if let Some(Self { imported, .. }) = opened {
             imported.attachment.ledger().add_copied(bytes as u64);
         }
+    }
+
+    /// Returns the step of the timeline that opened the memory.
+    #[cold]
+    fn step(&self, fields: &Fields) -> trace::Step<'static> {
+        let object = trace::Object {
+            exporter: fields.exporter,
+            context: fields.context,
+            record: self.record,
+            generation: fields.generation,
+            name: self.name(),
+        };
+        trace::Step::Open(HandleKind::Memory, object, self.len)
     }
 
     #[inline]

@@ -1,0 +1,163 @@
+"""Benchmarks of frames that one process sends to another, in the memory of a CUDA device.
+
+They need torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import crosshandle
+from harness import DEADLINE, Other, Row, other, pick
+
+DEVICE = "cuda:0"
+FRAME = (1080, 1920, 3)
+DEPTH = 8
+ROUNDS = 3
+
+
+def received(count: int, target_device: str, receive: Callable[[Any, Any, int], None]) -> float:
+    """Receives frames and copies each into memory of this process. Returns the time of one frame in
+    microseconds."""
+    import torch
+
+    stream = torch.cuda.Stream(DEVICE)
+    target = torch.empty(FRAME, dtype=torch.uint8, device=target_device)
+    began = 0
+    with torch.cuda.stream(stream):
+        for number in range(1, count + 1):
+            receive(target, stream, number)
+            if number == 1:
+                stream.synchronize()
+                began = time.perf_counter_ns()
+        stream.synchronize()
+    return (time.perf_counter_ns() - began) / 1e3 / (count - 1)
+
+
+def receive_ours(shared: Any, count: int, target_device: str) -> float:
+    consumers: list[Any] = []
+
+    def receive(target: Any, stream: Any, _: int) -> None:
+        if not consumers:
+            consumers.append(shared[0].consumer(stream=stream, writable=True))
+        item = consumers[0].receive(timeout=DEADLINE)
+        target.copy_(item.torch(), non_blocking=True)
+        item.release()
+
+    return received(count, target_device, receive)
+
+
+def receive_torch(shared: Any, count: int, target_device: str) -> float:
+    def receive(target: Any, stream: Any, _: int) -> None:
+        tensor = shared[1].get(timeout=DEADLINE)
+        target.copy_(tensor, non_blocking=True)
+        # The sender may reuse the memory as soon as this process drops the tensor.
+        stream.synchronize()
+
+    return received(count, target_device, receive)
+
+
+class Words:
+    """A ring in memory of a device, and two counters that streams write and wait for."""
+
+    def __init__(self, ring: Any, words: Any):
+        self.ring, self.words = ring, words
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+
+    def _call(self, function: Any, stream: Any, word: int, value: int) -> None:
+        address = ctypes.c_uint64(self.words[word].data_ptr())
+        code = function(ctypes.c_void_p(stream.cuda_stream), address, ctypes.c_uint32(value), ctypes.c_uint(0))
+        if code != 0:
+            raise RuntimeError(f"the driver returned {code}")
+
+    def wait(self, stream: Any, word: int, value: int) -> None:
+        """Makes the stream wait until a counter has at least this value."""
+        self._call(self.cuda.cuStreamWaitValue32_v2, stream, word, value)
+
+    def write(self, stream: Any, word: int, value: int) -> None:
+        self._call(self.cuda.cuStreamWriteValue32_v2, stream, word, value)
+
+
+PUBLISHED, RELEASED = 0, 1
+
+
+def receive_raw(shared: Any, count: int, target_device: str, pickled: bytes) -> float:
+    raw = Words(*ForkingPickler.loads(pickled))
+
+    def receive(target: Any, stream: Any, number: int) -> None:
+        raw.wait(stream, PUBLISHED, number)
+        target.copy_(raw.ring[(number - 1) % DEPTH], non_blocking=True)
+        raw.write(stream, RELEASED, number)
+
+    return received(count, target_device, receive)
+
+
+FUNCTIONS = {"ours": receive_ours, "torch": receive_torch, "raw": receive_raw}
+
+
+def send_ours(channel: Any, image: Any, stream: Any, count: int) -> None:
+    with channel.producer(stream=stream) as producer:
+        for _ in range(count):
+            with producer.reserve(timeout=DEADLINE) as slot:
+                slot.torch().copy_(image, non_blocking=True)
+
+
+def send_raw(raw: Words, image: Any, stream: Any, count: int) -> None:
+    for number in range(1, count + 1):
+        raw.wait(stream, RELEASED, max(number - DEPTH, 0))
+        raw.ring[(number - 1) % DEPTH].copy_(image, non_blocking=True)
+        raw.write(stream, PUBLISHED, number)
+
+
+def measured(process: Other, name: str, arguments: tuple[Any, ...], send: Callable[[], None]) -> float:
+    process.ask(name, *arguments)
+    send()
+    period: float = process.answer()
+    return period
+
+
+def frames() -> Iterator[Row]:
+    import torch
+
+    torch.cuda.init()
+    context = torch.multiprocessing.get_context("spawn")
+    channel = crosshandle.Channel(FRAME, "uint8", depth=DEPTH, device=DEVICE)
+    queue = context.Queue(DEPTH)
+    image = torch.ones(FRAME, dtype=torch.uint8, device=DEVICE)
+    stream = torch.cuda.Stream(DEVICE)
+    count, peer_count = pick(300, 100), pick(100, 40)
+
+    def send_torch() -> None:
+        for _ in range(peer_count):
+            queue.put(image.clone())
+
+    def raw_once(process: Other, device: str) -> float:
+        ring = torch.empty((DEPTH, *FRAME), dtype=torch.uint8, device=DEVICE)
+        # The counters are in different cache lines.
+        words = torch.zeros((2, 64), dtype=torch.int32, device=DEVICE)
+        torch.cuda.synchronize()
+        pickled = bytes(ForkingPickler.dumps((ring, words)))
+        raw = Words(ring, words)
+        period = measured(process, "raw", (count, device, pickled), lambda: send_raw(raw, image, stream, count))
+        stream.synchronize()
+        return period
+
+    devices = [DEVICE] + (["cuda:1"] if torch.cuda.device_count() > 1 else [])
+    with other(FUNCTIONS, context, (channel, queue)) as process, torch.cuda.stream(stream):
+        for device in devices:
+            ours, raw, peer = [], [], []
+            for _ in range(ROUNDS):
+                send = (channel, image, stream, count)
+                ours.append(measured(process, "ours", (count, device), lambda send=send: send_ours(*send)))
+                raw.append(raw_once(process, device))
+                peer.append(measured(process, "torch", (peer_count, device), send_torch))
+            where = "" if device == DEVICE else ", copied to another GPU"
+            what = f"1080p frame from one GPU process to another{where}"
+            median = statistics.median
+            yield Row(what, median(ours), median(peer), "torch queue with CUDA tensors", "≤ 0.05 ×")
+            yield Row(f"{what}, raw", median(ours), median(raw), "stream words and a fixed ring", "≤ 1.2 ×")
