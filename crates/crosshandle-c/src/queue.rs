@@ -80,7 +80,8 @@ pub unsafe extern "C" fn crosshandle_queue_native(queue: *const crosshandle_queu
 }
 
 /// Signals an event when all earlier work of the queue is complete. Stores the number of the signal
-/// in `value` unless that is null. This call does not wait.
+/// in `value` unless that is null. Stores 0 for an event with a single signaller, which the device
+/// counts. This call does not wait.
 ///
 /// Errors: those that the driver or the system reports at once.
 #[unsafe(no_mangle)]
@@ -91,9 +92,13 @@ pub unsafe extern "C" fn crosshandle_queue_signal(
 ) -> crosshandle_result {
     entry! {
         let (queue, event) = (get(queue)?, get(event)?);
-        match value.is_null() {
-            true => queue.signal(event)?,
-            false => put(value, queue.signal_numbered(event)?),
+        if value.is_null() || event.has_single_signaller() {
+            queue.signal(event)?;
+            if !value.is_null() {
+                put(value, 0);
+            }
+        } else {
+            put(value, queue.signal_numbered(event)?);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@
 //! sleepers of such an event sleep in steps.
 
 use super::signal::IssueError;
-use super::slot::{DEVICE_SIGNALS, Owner, SINGLE_SIGNALLER, Slot, WINDOW};
+use super::slot::{DEVICE_SIGNALS, MAX_NUMBER, MAY_FAIL, Owner, SINGLE_SIGNALLER, Slot, WINDOW};
 use crate::platform::{Atomic, Ordering, Platform};
 use std::mem::offset_of;
 
@@ -28,7 +28,8 @@ impl<P: Platform> Slot<P> {
     pub fn make_single_signaller(&self, owner: Owner) {
         // Nothing has been submitted, so this cannot fail.
         let _ = self.take_ahead(owner);
-        let flags = SINGLE_SIGNALLER | DEVICE_SIGNALS;
+        // Device code may fail any of its signals.
+        let flags = SINGLE_SIGNALLER | DEVICE_SIGNALS | MAY_FAIL;
         self.flags.fetch_or(flags, Ordering::SeqCst);
     }
 
@@ -41,12 +42,14 @@ impl<P: Platform> Slot<P> {
     /// Takes as many numbers ahead as the words allow. The creator must call this before device
     /// code has used half of them.
     ///
+    /// At the end of the numbers it takes no more. Device code then stops before it.
+    ///
     /// # Errors
-    /// Fails at the end of the numbers. Device code then stops before it.
+    /// The errors of taking a number for another owner.
     pub fn take_ahead(&self, owner: Owner) -> Result<(), IssueError> {
         loop {
             let current = self.load_issued();
-            let wanted = self.completed() + WINDOW;
+            let wanted = (self.completed() + WINDOW).min(MAX_NUMBER);
             if wanted <= current.number() || self.take_number(current, wanted, owner)? {
                 return Ok(());
             }

@@ -3,7 +3,7 @@
 use crate::api::command::Command;
 use crate::api::core::{Allocation, ContextCore, ContextOptions};
 use crate::api::device::Device;
-use crate::api::event::device::{AbortWord, Recorder};
+use crate::api::event::device::{HostWord, Recorder};
 use crate::api::event::{Event, EventOptions};
 use crate::api::memory::Memory;
 use crate::api::queue::Queue;
@@ -82,7 +82,7 @@ pub(crate) struct OpenContext {
     /// as its waits have ended.
     native_events: OnceLock<Queue>,
     /// The word that tells code on the device to stop, and the kernels that signal and wait.
-    abort: OnceLock<Arc<AbortWord>>,
+    abort: OnceLock<Arc<HostWord>>,
     recorder: OnceLock<Recorder>,
     /// The host context of channels.
     companion: OnceLock<Context>,
@@ -374,12 +374,12 @@ impl Context {
     }
 
     /// Returns the word that tells code on the device to stop.
-    pub(super) fn abort_word(&self) -> Result<Arc<AbortWord>> {
+    pub(super) fn abort_word(&self) -> Result<Arc<HostWord>> {
         let place = &self.inner.abort;
         if let Some(word) = place.get() {
             return Ok(Arc::clone(word));
         }
-        let word = Arc::new(AbortWord::new(self)?);
+        let word = Arc::new(HostWord::new(self)?);
         Ok(Arc::clone(place.get_or_init(|| word)))
     }
 

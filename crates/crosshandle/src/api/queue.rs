@@ -2,12 +2,13 @@
 
 use crate::api::command::{Command, LATEST, SUBMITTED};
 use crate::api::context::{Context, OpenContext};
-use crate::api::event::Event;
-use crate::api::event::device::Recorder;
+use crate::api::event::device::{HostWord, Recorder};
+use crate::api::event::{Event, EventOptions};
 use crate::api::memory::Opened;
 use crosshandle_events::Outcome;
-use crosshandle_hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
+use crosshandle_hal::{BackendQueue, HostFunction, Launch, Submission, WaitList, WaitPoint, Work};
 use crosshandle_handle::BackendKind;
+use crosshandle_ipc::EventCore;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::observe::trace::{self, Step};
 use crosshandle_types::sync::Deadline;
@@ -97,8 +98,11 @@ impl Queue {
             return self.submit_divided(command);
         }
         let result = self.resolve_and_run(&mut command.submission);
-        // `resolve_and_run` has emptied the submission, and the command has no parts, so nothing in
-        // it needs to be dropped.
+        if result.is_err() {
+            drop(command.submission.take());
+        }
+        // The submission is empty now, and the command has no parts, so nothing in it needs to be
+        // dropped.
         mem::forget(command);
         result
     }
@@ -117,7 +121,8 @@ impl Queue {
         run.submit(self.order, &self.copied, &mut submission, submit)
     }
 
-    /// Resolves the waits of a command and submits it. Leaves the submission empty.
+    /// Resolves the waits of a command and submits it. Leaves the submission empty, unless it
+    /// returns an error.
     fn resolve_and_run(&self, submission: &mut Submission) -> Result<()> {
         if let Some(capture) = self.capture()? {
             return self.record(&mut submission.take(), capture);
@@ -134,7 +139,7 @@ impl Queue {
         if let Some(event) = &submission.signal
             && event.is_single_signaller()
         {
-            return self.run_and_count(submission);
+            return self.run_and_count(submission.take());
         }
         let checked = self.check(submission);
         let result = checked.and_then(|()| self.inner.submit(submission));
@@ -230,7 +235,7 @@ impl Queue {
         for wait in submission.waits.iter() {
             Recorder::record_wait(&context, queue, capture, &wait.event)?;
         }
-        if let Work::Launch(launch) = std::mem::take(&mut submission.work) {
+        if let Work::Launch(launch) = mem::take(&mut submission.work) {
             queue.record(launch)?;
         }
         if let Some(event) = &submission.signal {
@@ -241,21 +246,58 @@ impl Queue {
 
     /// Submits a command whose signal is counted on the device.
     #[cold]
-    fn run_and_count(&self, submission: &mut Submission) -> Result<()> {
+    fn run_and_count(&self, mut submission: Submission) -> Result<()> {
         let Some(event) = submission.signal.take() else {
-            return self.run(submission);
+            return self.run(&mut submission);
         };
-        let launch = Recorder::signal_once(&self.open_context()?, &event)?;
-        let before_later = std::mem::take(&mut submission.before_later);
+        let context = self.open_context()?;
+        let before_later = mem::take(&mut submission.before_later);
         let is_nothing = matches!(submission.work, Work::Marker) && submission.waits.is_empty();
-        if !is_nothing {
-            self.run(submission)?;
-        }
+        let is_fallible = submission.may_fail
+            || !submission.waits.is_empty()
+            || matches!(submission.work, Work::Call(_));
+        let launch = if is_fallible {
+            self.run_fallible(&context, submission, &event)?
+        } else {
+            let launch = Recorder::signal_once(&context, &event, None)?;
+            if !is_nothing {
+                self.run(&mut submission)?;
+            }
+            launch
+        };
         let mut signal = Submission::new(Work::Launch(Box::new(launch)));
         signal.is_on_host = false;
         signal.after_earlier = true;
         signal.before_later = before_later;
         self.run(&mut signal)
+    }
+
+    /// Submits a command that may fail, and returns the launch that then signals `event`. The
+    /// launch fails the event unless the command has succeeded.
+    fn run_fallible(
+        &self,
+        context: &Context,
+        mut submission: Submission,
+        event: &Arc<EventCore>,
+    ) -> Result<Launch> {
+        let fault = Arc::new(HostWord::new(context)?);
+        fault.set(1);
+        let launch = Recorder::signal_once(context, event, Some(&fault))?;
+        let step = Event::create(context.core(), EventOptions::new().shareable(false))?;
+        submission.signal = Some(Arc::clone(step.core()));
+        submission.may_fail = true;
+        self.run(&mut submission)?;
+        // This function is not called if the command has failed.
+        let succeed = move || {
+            fault.clear(1);
+            Ok(())
+        };
+        let mut success = Submission::new(Work::Call(HostFunction::Once(Box::new(succeed))));
+        success.waits = WaitList::One(WaitPoint::new(step.core(), 1));
+        // The event takes the failure, which `finish` would return otherwise.
+        success.signal = Some(Arc::clone(step.core()));
+        self.run(&mut success)?;
+        Ok(launch)
     }
 
     /// Counts the bytes that a command copies, for reports.
@@ -303,8 +345,16 @@ impl Queue {
     /// right even if other threads or processes signal the event at the same time.
     ///
     /// # Errors
-    /// As [`submit`](Self::submit).
+    /// As [`submit`](Self::submit). Also [`Error::Unsupported`] for an event with a single
+    /// signaller, whose signals the device counts.
     pub fn signal_numbered(&self, event: &Event) -> Result<u64> {
+        if event.has_single_signaller() {
+            return Err(Error::Unsupported(
+                "the device counts the signals of an event with a single signaller, so this queue \
+                 does not know their numbers"
+                    .into(),
+            ));
+        }
         let number = event.core().number_issued_by(|| self.signal(event))?;
         // Every backend takes the number during the call, and records it.
         number.ok_or(crate::Error::Unsupported(
@@ -412,10 +462,31 @@ impl fmt::Debug for Queue {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Context, Device};
+    use crate::{Command, Context, Device, Error, EventOptions};
     use std::collections::BTreeSet;
-    use std::sync::{Barrier, Mutex};
+    use std::sync::{Arc, Barrier, Mutex};
     use std::thread;
+
+    /// A refused command is dropped, with everything that it keeps.
+    #[test]
+    fn refused_commands_are_dropped() {
+        let context = Context::new(&Device::find("host").unwrap()).unwrap();
+        let options = EventOptions::new().single_signaller(true);
+        let event = context.create_event_with(options).unwrap();
+        let queue = context.create_queue().unwrap();
+        let kept = Arc::new(());
+        let held = Arc::clone(&kept);
+        let call = Command::call(move || {
+            let _ = &held;
+            Ok::<(), Error>(())
+        });
+        let refused = queue.submit(call.signal(&event));
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+        assert_eq!(Arc::strong_count(&kept), 1);
+        let refused = queue.signal_numbered(&event);
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+        assert_eq!(event.submitted(), 0);
+    }
 
     #[test]
     fn each_signal_of_a_queue_has_its_own_number() {

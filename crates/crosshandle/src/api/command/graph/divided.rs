@@ -341,6 +341,9 @@ impl Chain<'_> {
         if is_last || !self.is_out_of_order && !self.may_fail {
             return submit(&mut part);
         }
+        // The device counts the signals of such an event. So the next part cannot wait for this
+        // number, and waits for an event of the run instead.
+        let counted = part.signal.take_if(|event| event.is_single_signaller());
         let event = match &part.signal {
             Some(event) => Arc::clone(event),
             None => self.step()?,
@@ -351,6 +354,12 @@ impl Chain<'_> {
         let number = number.ok_or(Error::Unsupported(
             "this queue does not tell the numbers of its signals".into(),
         ))?;
+        if let Some(counted) = counted {
+            let mut signal = Submission::new(Work::Marker);
+            signal.waits.push(WaitPoint::new(&event, number));
+            signal.signal = Some(counted);
+            submit(&mut signal)?;
+        }
         self.latest = Some((event, number));
         Ok(())
     }

@@ -60,7 +60,7 @@ struct Inner {
     event: Arc<EventCore>,
     /// Keeps the counts.
     _counts: Memory,
-    abort: Arc<AbortWord>,
+    abort: Arc<HostWord>,
     addresses: DeviceEventAddresses,
     /// The number up to which the words are sure to be written.
     ensured: Mutex<u64>,
@@ -89,7 +89,7 @@ impl DeviceEvent {
             words,
             signalled: if is_signaller { start } else { 0 },
             awaited: start + AWAITED_OFFSET,
-            abort: abort.0.as_ptr().expose_provenance(),
+            abort: abort.address(),
         };
         let inner = Arc::new(Inner {
             context: Arc::clone(core),
@@ -168,10 +168,10 @@ fn counts(context: &Context, number: u64) -> Result<Memory> {
 const STOP: u64 = 1;
 const PEER_DIED: u64 = 2;
 
-/// The word that tells code on a context's device to stop.
-pub(crate) struct AbortWord(Memory);
+/// A word of the host's memory that code on a context's device reads.
+pub(crate) struct HostWord(Memory);
 
-impl AbortWord {
+impl HostWord {
     pub(crate) fn new(context: &Context) -> Result<Self> {
         let options = AllocationOptions::new(size_of::<u64>()).kind(MemoryKind::Host);
         let word = Self(context.allocate_with(options)?);
@@ -184,16 +184,22 @@ impl AbortWord {
         words.first().ok_or(Error::invalid("no word"))
     }
 
-    fn set(&self, bit: u64) {
+    /// Returns the word's address on the device, and on the host.
+    pub(crate) fn address(&self) -> usize {
+        self.0.as_ptr().expose_provenance()
+    }
+
+    pub(crate) fn set(&self, bit: u64) {
         // `new` has found the word.
         if let Ok(word) = self.word() {
             word.fetch_or(bit, Ordering::Release);
         }
     }
 
-    fn clear(&self) {
+    /// Clears one bit, and leaves the others.
+    pub(crate) fn clear(&self, bit: u64) {
         if let Ok(word) = self.word() {
-            word.store(0, Ordering::Release);
+            word.fetch_and(!bit, Ordering::Release);
         }
     }
 }
@@ -251,7 +257,7 @@ impl Context {
     /// # Errors
     /// The errors of [`allocate`](Self::allocate).
     pub fn clear_device_abort(&self) -> Result<()> {
-        self.abort_word()?.clear();
+        self.abort_word()?.clear(STOP);
         Ok(())
     }
 }
@@ -284,4 +290,22 @@ fn help_all() -> bool {
         }
     }
     has_job
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HostWord, PEER_DIED, STOP};
+    use crate::{Context, Device};
+    use std::sync::atomic::Ordering;
+
+    /// A program that takes back its own request to stop still sees the death of a peer.
+    #[test]
+    fn clearing_a_bit_leaves_the_others() {
+        let context = Context::new(&Device::find("host").unwrap()).unwrap();
+        let word = HostWord::new(&context).unwrap();
+        word.set(STOP);
+        word.set(PEER_DIED);
+        word.clear(STOP);
+        assert_eq!(word.word().unwrap().load(Ordering::Relaxed), PEER_DIED);
+    }
 }

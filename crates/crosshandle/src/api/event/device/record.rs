@@ -4,7 +4,7 @@
 //! A captured memory operation would use the same number in each run. Therefore these commands are
 //! kernels of one thread (`nodes.cu`), which count on the device.
 
-use super::DeviceEvent;
+use super::{DeviceEvent, HostWord};
 use crate::api::context::Context;
 use crate::api::event::Event;
 use crate::api::memory::Memory;
@@ -61,10 +61,19 @@ impl Recorder {
         Ok(launch.expect("one thread is not empty"))
     }
 
-    /// Returns the launch that signals an event once.
-    pub(crate) fn signal_once(context: &Context, event: &Arc<EventCore>) -> Result<Launch> {
+    /// Returns the launch that signals an event once. The signal fails if `fault` is not 0 when the
+    /// launch runs.
+    pub(crate) fn signal_once(
+        context: &Context,
+        event: &Arc<EventCore>,
+        fault: Option<&Arc<HostWord>>,
+    ) -> Result<Launch> {
         let event = signaller(context, event)?;
-        let arguments = KernelArguments::new().with(&event).address(0);
+        let address = fault.map_or(0, |fault| fault.address());
+        let mut arguments = KernelArguments::new().with(&event).address(address);
+        if let Some(fault) = fault {
+            arguments.keep(Arc::clone(fault) as _);
+        }
         Self::launch(&context.recorder()?.signal, arguments)
     }
 
