@@ -1,4 +1,4 @@
-"""Compiles the CUDA sources that include crosshandle.cuh to the PTX files next to them.
+"""Compiles the CUDA sources to the PTX files next to them.
 
 The compiler is in the package nvidia-cuda-nvrtc-cu12 12.0.140. A newer compiler writes PTX that
 older drivers refuse. No GPU is needed.
@@ -14,13 +14,14 @@ HEADER = Path(__file__).parent / "include" / "crosshandle.cuh"
 SOURCES = [
     "benches/src/cuda/kernels/kernels.cu",
     "crates/conformance/kernels/device_signals.cu",
+    "crates/crosshandle-store/src/contents/device_hash/kernels.cu",
     "crates/crosshandle/src/api/event/device/nodes.cu",
 ]
 PACKAGE = "nvidia-cuda-nvrtc-cu12"
 
 
 def checksum(source: bytes) -> int:
-    """Returns the FNV-1a hash, which a test compares."""
+    """Returns the FNV-1a hash, which tests compare."""
     value = 0xCBF29CE484222325
     for byte in source:
         value = (value ^ byte) * 0x100000001B3 % (1 << 64)
@@ -48,8 +49,11 @@ def compile_to_ptx(nvrtc: ctypes.CDLL, source: Path) -> str:
     lines = ptx[ptx.index(".version") :].splitlines()
     # Constants of headers are defined, although no kernel reads them.
     body = "\n".join(line for line in lines if not is_unused_constant(line, ptx))
-    sum_of_both = checksum(text + header)
-    head = f"// Compiled by compile_ptx.py from {source.name} and {HEADER.name}: {sum_of_both:016x}."
+    sources = source.name
+    if HEADER.name.encode() in text:
+        text += header
+        sources += f" and {HEADER.name}"
+    head = f"// Compiled by compile_ptx.py from {sources}: {checksum(text):016x}."
     return f"{head}\n\n{body}\n"
 
 

@@ -79,6 +79,8 @@ static const crosshandle_u64 reason_died = 1;
 static const crosshandle_u64 reason_failed = 2;
 /* After this many signals, the signaller checks that the host has taken enough numbers ahead. */
 static const crosshandle_u64 check_interval = 1ull << 20;
+/* Maximum time in nanoseconds for which the signaller waits for these numbers. */
+static const crosshandle_u64 numbers_timeout = 10000000000ull;
 /* The bit of the abort word by which the program asks code on the device to stop. */
 static const crosshandle_u32 stop_bit = 1;
 /* Number of polls between two looks at the abort word. */
@@ -117,6 +119,14 @@ CROSSHANDLE_DEVICE void set_count(void *address, crosshandle_u64 value)
     *static_cast<volatile crosshandle_u64 *>(address) = value;
 }
 
+/* Adds 1 to a count, which is in the device's own memory, and returns the new value. */
+CROSSHANDLE_DEVICE crosshandle_u64 add_one(void *address)
+{
+    crosshandle_u64 before;
+    asm volatile("atom.add.u64 %0, [%1], 1;" : "=l"(before) : "l"(address) : "memory");
+    return before + 1;
+}
+
 CROSSHANDLE_DEVICE crosshandle_u64 nanoseconds()
 {
     crosshandle_u64 now;
@@ -153,6 +163,11 @@ CROSSHANDLE_DEVICE crosshandle_u64 count(const void *address)
 CROSSHANDLE_DEVICE void set_count(void *address, crosshandle_u64 value)
 {
     __atomic_store_n(static_cast<crosshandle_u64 *>(address), value, __ATOMIC_RELAXED);
+}
+
+CROSSHANDLE_DEVICE crosshandle_u64 add_one(void *address)
+{
+    return __atomic_add_fetch(static_cast<crosshandle_u64 *>(address), 1, __ATOMIC_RELAXED);
 }
 
 CROSSHANDLE_DEVICE crosshandle_u64 nanoseconds()
@@ -200,44 +215,56 @@ CROSSHANDLE_DEVICE status result(const crosshandle_device_event &event, crosshan
     return (to >> reason_shift & 3) == reason_failed ? failed : peer_died;
 }
 
-/* Waits until the host has taken more numbers ahead than the next interval uses. */
-CROSSHANDLE_DEVICE void await_numbers(const crosshandle_device_event &event, crosshandle_u64 number)
-{
-    while (load(word(event, 0)) >> number_shift < number + 2 * check_interval)
-        pause();
-}
-
-/* Takes the next number of a signal. */
-CROSSHANDLE_DEVICE crosshandle_u64 take(const crosshandle_device_event &event)
-{
-    crosshandle_u64 number = count(event.signalled) + 1;
-    if ((number & (check_interval - 1)) == 0)
-        await_numbers(event, number);
-    set_count(event.signalled, number);
-    return number;
-}
-
 /* Returns whether the program asked code on the device to stop. */
 CROSSHANDLE_DEVICE bool is_stopped(const crosshandle_device_event &event)
 {
     return event.abort != 0 && (load_abort(event.abort) & stop_bit) != 0;
 }
 
+/* Waits until the host has taken more numbers ahead than the next interval uses. Returns false if
+ * the program asked code on the device to stop, or if the host does not respond. */
+CROSSHANDLE_DEVICE bool await_numbers(const crosshandle_device_event &event, crosshandle_u64 number)
+{
+    crosshandle_u64 start = nanoseconds();
+    while (load(word(event, 0)) >> number_shift < number + 2 * check_interval) {
+        if (is_stopped(event) || nanoseconds() - start >= numbers_timeout)
+            return false;
+        pause();
+    }
+    return true;
+}
+
+/* Takes the next number of a signal. Returns 0 if the code cannot signal the event. */
+CROSSHANDLE_DEVICE crosshandle_u64 take(const crosshandle_device_event &event)
+{
+    if (event.signalled == 0)
+        return 0;
+    crosshandle_u64 number = add_one(event.signalled);
+    if ((number & (check_interval - 1)) == 0 && !await_numbers(event, number))
+        return 0;
+    return number;
+}
+
 } /* namespace detail */
 
-/* Signals the event and returns the number of the signal. Everything that the calling thread wrote
+/* Signals the event and returns the number of the signal. Returns 0, and does not signal, if the
+ * code may only wait for the event or is stopped while it waits for the host. Everything that the calling thread wrote
  * before, and everything that it knows other threads to have written, is visible after a wait. */
 CROSSHANDLE_DEVICE crosshandle_u64 signal(const crosshandle_device_event &event)
 {
     crosshandle_u64 number = detail::take(event);
+    if (number == 0)
+        return 0;
     detail::store(detail::word(event, detail::words_at + detail::index(number)), number << 32);
     return number;
 }
 
-/* Signals the event as failed. Waits for this signal return `failed`, or CommandFailed on the host. */
+/* Signals the event as failed, and returns as `signal` does. Waits for this signal return `failed`, or CommandFailed on the host. */
 CROSSHANDLE_DEVICE crosshandle_u64 fail(const crosshandle_device_event &event)
 {
     crosshandle_u64 number = detail::take(event);
+    if (number == 0)
+        return 0;
     unsigned index = detail::index(number);
     crosshandle_u64 *from = detail::word(event, detail::failed_from_at + index);
     crosshandle_u64 *to = detail::word(event, detail::failed_to_at + index);

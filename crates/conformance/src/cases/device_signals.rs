@@ -255,9 +255,13 @@ pub(crate) fn failures_are_told(harness: &Harness) -> Verdict {
     let code = DeviceCode::load(&context)?;
     let event = single(&context)?;
     peer.ask(format!("open-event event {}", event.handle()?))?;
+    // A stream waits for a signal that is not submitted yet, and that will fail.
+    let (stream, done) = (context.create_queue()?, context.create_event()?);
+    stream.submit(Command::barrier().after_value(&event, 6).signal(&done))?;
     // Numbers 1 to 5 succeed, 6 to 14 fail, and 15 to 25 succeed.
     code.start_signals(&event, 5, 9, Duration::ZERO)?;
     code.end(deadline())?;
+    fails!(done.wait_timeout(deadline()), CommandFailed);
     code.start_signals(&event, 11, 0, Duration::ZERO)?;
     code.end(deadline())?;
     for number in 1..=25 {

@@ -91,7 +91,7 @@ mod wait;
 pub use await_set::{AwaitKey, AwaitSet, Settled, Sleeps, Subject};
 pub use device::DeviceWait;
 pub use native_mirror::Promise;
-pub use recovery::{Liveness, Unfinished};
+pub use recovery::{Liveness, MAX_SURVIVOR_ROUNDS, Unfinished};
 pub use signal::{Completion, IssueError, Signalled};
 pub use slot::{FailureReason, Owner, RING, Slot, WINDOW};
 pub use ticket::Ticket;

@@ -7,7 +7,7 @@ use crate::platform::{Atomic, Ordering, Platform};
 /// unfinished signals than a slot can record, and the rest allows for changes by other survivors.
 /// Without this limit, a hostile process could occupy a survivor by changing a word again and
 /// again.
-const MAX_SURVIVOR_ROUNDS: usize = 4 * RUNS;
+pub const MAX_SURVIVOR_ROUNDS: usize = 4 * RUNS;
 
 /// Tells which of the processes attached to an event are alive.
 pub trait Liveness {

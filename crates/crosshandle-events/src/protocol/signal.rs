@@ -105,6 +105,15 @@ impl<P: Platform> Slot<P> {
     /// Takes all numbers up to `value` for signals that complete later.
     pub fn issue_up_to(&self, owner: Owner, value: u64) -> Result<Vec<Ticket>, IssueError> {
         self.check_signallers()?;
+        self.take_up_to(owner, value)
+    }
+
+    /// Takes all numbers up to `value` for a survivor, which fails them. Does not check who may
+    /// signal the event, because any process with the event open can set that flag.
+    ///
+    /// # Errors
+    /// The errors of [`issue_up_to`](Self::issue_up_to).
+    pub fn take_up_to(&self, owner: Owner, value: u64) -> Result<Vec<Ticket>, IssueError> {
         loop {
             let current = self.load_issued();
             check_step(current.number(), value)?;

@@ -15,7 +15,8 @@
 use super::EventCore;
 use crate::event_arena::BackendPinner;
 use crosshandle_events::{
-    DeviceWait, FailureReason, IssueError, Outcome, Owner, RING, Ticket, WINDOW,
+    DeviceWait, FailureReason, IssueError, MAX_SURVIVOR_ROUNDS, Outcome, Owner, RING, Ticket,
+    WINDOW,
 };
 use crosshandle_types::error::{Error, Result};
 use std::ptr;
@@ -204,11 +205,15 @@ impl EventCore {
         self.slot().outcome(number) != Outcome::Pending
     }
 
-    /// Takes and fails all numbers up to `number`.
+    /// Takes and fails all numbers up to `number`. Another process can change the shared numbers
+    /// again and again, so the next call continues after some rounds.
     fn fail_up_to(self: &Arc<Self>, number: u64) {
         let mut next = number;
-        while self.issued() < number {
-            match self.slot().issue_up_to(self.owner(), next) {
+        for _ in 0..MAX_SURVIVOR_ROUNDS {
+            if self.issued() >= number {
+                return;
+            }
+            match self.slot().take_up_to(self.owner(), next) {
                 Ok(tickets) => {
                     for ticket in tickets {
                         let creator_died = FailureReason::OwnerDied(Some(Owner::EXPORTER));
@@ -235,5 +240,25 @@ impl EventCore {
     #[inline]
     pub fn is_fallible(&self) -> bool {
         self.slot().is_fallible()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::platform::Slot;
+    use crosshandle_events::{IssueError, Owner};
+
+    /// Kernels may fail any signal, so streams must check each one. A hostile process can set the
+    /// flag that refuses other signallers, but it does not stop a survivor.
+    #[test]
+    fn signals_are_fallible_and_survivors_take_their_numbers() {
+        let slot = Slot::new();
+        slot.make_single_signaller(Owner::EXPORTER);
+        assert!(slot.is_fallible());
+        let last = slot.issued();
+        let refused = slot.issue_up_to(Owner::EXPORTER, last + 1);
+        assert_eq!(refused.err(), Some(IssueError::SingleSignaller));
+        let taken = slot.take_up_to(Owner::EXPORTER, last + 1);
+        assert_eq!(taken.err(), Some(IssueError::TooFarAhead(last)));
     }
 }

@@ -105,10 +105,10 @@ impl Exporter {
             Exported::Event(event) => {
                 let isolated = event.as_ref().and_then(|event| event.isolated.as_ref());
                 let signals = match isolated {
-                    Some(arena) => arena.slot(0).issued(),
+                    Some(arena) => arena.slot(0).submitted(),
                     None => {
                         let common = self.arenas.common(index);
-                        common.map_or(0, |(arena, index)| arena.slot(index).issued())
+                        common.map_or(0, |(arena, index)| arena.slot(index).submitted())
                     }
                 };
                 self.counts.add_signals_of_freed(signals);

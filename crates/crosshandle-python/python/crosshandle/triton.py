@@ -26,24 +26,31 @@ _SIGNAL = tl.constexpr("""
 {
     .reg .pred p;
     .reg .b32 t;
-    .reg .b64 n, i, w;
+    .reg .b64 n, i, w, b;
     bar.sync 0;
+    mov.u64 n, 0;
+    setp.eq.u64 p, $2, 0;
+    @p bra REFUSED;
     mov.u32 t, %tid.x;
     setp.ne.u32 p, t, 0;
     @p bra DONE;
-    ld.volatile.global.u64 n, [$2];
+    atom.add.global.u64 n, [$2], 1;
     add.u64 n, n, 1;
     and.b64 i, n, 1048575;
     setp.ne.u64 p, i, 0;
     @p bra TAKEN;
+    mov.u64 b, %globaltimer;
     AHEAD:
+    mov.u64 i, %globaltimer;
+    sub.u64 i, i, b;
+    setp.ge.u64 p, i, 10000000000;
+    @p bra DONE;
     ld.acquire.sys.global.u64 w, [$1];
     shr.u64 w, w, 14;
     add.u64 i, n, 2097152;
     setp.lt.u64 p, w, i;
     @p bra AHEAD;
     TAKEN:
-    st.volatile.global.u64 [$2], n;
     rem.u64 i, n, 7;
     shl.b64 i, i, 3;
     add.u64 i, i, $1;
@@ -51,7 +58,9 @@ _SIGNAL = tl.constexpr("""
     st.release.sys.global.u64 [i+8], w;
     DONE:
     bar.sync 0;
-    ld.volatile.global.u64 $0, [$2];
+    ld.volatile.global.u64 n, [$2];
+    REFUSED:
+    mov.u64 $0, n;
     bar.sync 0;
 }
 """)
@@ -131,7 +140,8 @@ _WAIT = tl.constexpr("""
 
 @triton.jit
 def signal(words, signalled):  # type: ignore[no-untyped-def]
-    """Signals an event after everything that the program has written. Returns the number."""
+    """Signals an event after everything that the program has written. Returns the number, or 0 if
+    the code may only wait for the event."""
     return tl.inline_asm_elementwise(
         _SIGNAL,
         "=l,l,l",

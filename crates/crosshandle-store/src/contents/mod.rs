@@ -94,7 +94,9 @@ impl<'a> Work<'a> {
             return None;
         }
         // If the driver refuses the kernels, the host hashes.
-        DeviceHasher::new(self.context, self.memory).ok()
+        DeviceHasher::new(self.context, self.memory)
+            .inspect_err(|error| tracing::debug!(%error, "the device cannot hash this memory"))
+            .ok()
     }
 
     /// Fills pieces of the memory from a source, and returns their hashes. Calls `note` for each
@@ -144,7 +146,11 @@ impl<'a> Work<'a> {
                     // The copies of the previous piece are complete, because this piece has used
                     // both staging buffers again. Sending fails only after an error, which `join`
                     // returns.
-                    previous.replace(at).map(|at| filled.send(at));
+                    if let Some(at) = previous.replace(at)
+                        && filled.send(at).is_err()
+                    {
+                        return Ok(());
+                    }
                     (self.progress)(len as u64);
                 }
                 transfer.finish()?;

@@ -5,7 +5,7 @@ use super::hash::{PIECE_BYTES, PieceHash};
 use crosshandle::kernel::{Kernel, KernelArguments, LaunchShape, Program, ProgramImage};
 use crosshandle::{AllocationOptions, Command, Context, Memory, MemoryKind, Queue, Result};
 
-/// The kernels of `kernels.cu`, compiled by `compile.py`.
+/// The kernels of `kernels.cu`, compiled by `compile_ptx.py`.
 const KERNELS: &str = include_str!("kernels.ptx");
 /// The language of [`KERNELS`].
 const LANGUAGE: &str = "PTX";
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_compiled_kernels_are_those_of_the_source() {
-        // The FNV-1a hash, which `compile.py` writes.
+        // The FNV-1a hash, which `compile_ptx.py` writes.
         let step =
             |value: u64, byte: &u8| (value ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3);
         let source = include_bytes!("kernels.cu");
@@ -188,7 +188,7 @@ mod tests {
         let first = KERNELS.lines().next().expect("a line");
         assert!(
             first.ends_with(&format!("{checksum:016x}.")),
-            "kernels.cu has changed ({checksum:016x}): run compile.py"
+            "kernels.cu has changed ({checksum:016x}): run compile_ptx.py"
         );
     }
 
