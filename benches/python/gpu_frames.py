@@ -1,4 +1,7 @@
-"""Benchmarks of frames that one process sends to another, in the memory of a CUDA device. Needs torch."""
+"""Benchmarks of frames that one process sends to another, in the memory of a CUDA device.
+
+They need torch.
+"""
 
 from __future__ import annotations
 

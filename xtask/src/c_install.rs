@@ -38,8 +38,18 @@ pub(crate) struct Place {
     pub(crate) prefix: PathBuf,
     /// The directory in front of `prefix` into which the files are copied, for packages.
     pub(crate) destdir: Option<PathBuf>,
-    /// Whether to build without optimisation.
-    pub(crate) debug: bool,
+    pub(crate) build: Build,
+}
+
+/// How to build the library.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Build {
+    /// Without optimisation.
+    Debug,
+    /// For programs on this machine.
+    Bench,
+    /// For packages: without names for debuggers.
+    Packed,
 }
 
 /// Builds and installs the library.
@@ -50,13 +60,12 @@ pub(crate) fn run(workspace: &Workspace, place: &Place) -> Result<()> {
     }
     let mut build = vec!["build", "--locked", "--package", "crosshandle-c"];
     // The profile `bench` shares the directory of `release`, which is optimised less.
-    let profile = match place.debug {
-        true => "debug",
-        false => "release",
+    let (profile, directory) = match place.build {
+        Build::Debug => ("dev", "debug"),
+        Build::Bench => ("bench", "release"),
+        Build::Packed => ("packed", "packed"),
     };
-    if !place.debug {
-        build.extend(["--profile", "bench"]);
-    }
+    build.extend(["--profile", profile]);
     Step::new(workspace, "build libcrosshandle", workspace.cargo(&build)).run()?;
 
     let inside = prefix.strip_prefix("/").unwrap_or(prefix);
@@ -66,10 +75,15 @@ pub(crate) fn run(workspace: &Workspace, place: &Place) -> Result<()> {
     };
     let (libraries, source) = (root.join("lib"), workspace.root.join(CRATE));
     let archive = libraries.join("libcrosshandle.a");
-    let built = workspace.target.join(profile).join("libcrosshandle_c.a");
+    let built = workspace.target.join(directory).join("libcrosshandle_c.a");
     copy(&built, &archive)?;
-    link(workspace, &source, &archive, &libraries)?;
-    for name in ["crosshandle.h", "crosshandle.hpp", "crosshandle.cuh"] {
+    link(workspace, &source, place, &libraries)?;
+    for name in [
+        "crosshandle.h",
+        "crosshandle.hpp",
+        "crosshandle.cuh",
+        "crosshandle.clh",
+    ] {
         copy(
             &source.join("include").join(name),
             &root.join("include").join(name),
@@ -96,17 +110,22 @@ fn series() -> String {
 }
 
 /// Links the shared library, and makes the links by which linkers and loaders find it.
-fn link(workspace: &Workspace, source: &Path, archive: &Path, libraries: &Path) -> Result<()> {
+fn link(workspace: &Workspace, source: &Path, place: &Place, libraries: &Path) -> Result<()> {
     let name = format!("libcrosshandle.so.{VERSION}");
     let mut script = OsString::from("-Wl,--version-script=");
     script.push(source.join("crosshandle.map"));
     let mut command = Command::new(compiler());
     command.arg("-shared").arg("-o").arg(libraries.join(&name));
-    command.arg("-Wl,--whole-archive").arg(archive);
+    command
+        .arg("-Wl,--whole-archive")
+        .arg(libraries.join("libcrosshandle.a"));
     command.args(["-Wl,--no-whole-archive", "-Wl,--gc-sections"]);
     command.arg(format!("-Wl,-soname,libcrosshandle.so.{}", series()));
     // The library's threads may still run when a program closes it, so the code stays loaded.
     command.args(["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"]);
+    if place.build == Build::Packed {
+        command.arg("-Wl,--strip-all");
+    }
     command.arg(script).args(NEEDED);
     Step::new(workspace, "link libcrosshandle.so", command).run()?;
     for link in [
@@ -144,7 +163,7 @@ pub(crate) fn check(workspace: &Workspace, skipped: &mut Vec<String>) -> Result<
     let place = Place {
         prefix: prefix.clone(),
         destdir: None,
-        debug: true,
+        build: Build::Debug,
     };
     run(workspace, &place)?;
     check_symbols(&prefix.join("lib/libcrosshandle.so"))?;

@@ -14,6 +14,7 @@
 //! | `bindings` | generates the declarations of C interfaces from the stock headers, and `crosshandle.h` |
 //! | `c-install` | installs the library, the headers, and the pkg-config and CMake files for C and C++ |
 //! | `wheel` | builds the Python wheel, with the command and the adapters, in `target/wheels` |
+//! | `release` | builds the files of a release twice, compares them, and installs each of them |
 //! | `site` | builds the site from the pages, with a search and the Rust API, in `target/site` |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
 
@@ -28,10 +29,13 @@ mod figures;
 mod fuzz;
 mod gpu;
 mod needs;
+mod packages;
 mod planted;
 mod process;
 mod progress;
 mod python;
+mod recordings;
+mod release;
 mod site;
 mod soak;
 mod step;
@@ -159,8 +163,16 @@ enum Task {
         #[arg(long)]
         test: bool,
     },
+    /// Build the files of a release twice in `target/dist`, compare them, and install each of them.
+    Release {
+        /// Build even if the checkout is not ready for a release.
+        #[arg(long)]
+        rehearsal: bool,
+    },
     /// Build the site in `target/site`: the pages with a search, and the documentation of Rust.
     Site,
+    /// Run the command, and draw its output as the pictures `docs/pictures/terminal-*.svg`.
+    Recordings,
     /// Pack the programs that test GPUs into `target/gpu`, for a machine without Rust.
     GpuPack,
 }
@@ -200,13 +212,18 @@ fn main() -> ExitCode {
             let place = c_install::Place {
                 prefix,
                 destdir,
-                debug,
+                build: match debug {
+                    true => c_install::Build::Debug,
+                    false => c_install::Build::Bench,
+                },
             };
             c_install::run(&workspace, &place)
         }
         Task::Wheel { test: false } => wheel::build(&workspace),
         Task::Wheel { test: true } => wheel::test(&workspace).map(step::report_skipped),
+        Task::Release { rehearsal } => release::run(&workspace, rehearsal),
         Task::Site => site::build(&workspace),
+        Task::Recordings => recordings::run(&workspace),
         Task::GpuPack => gpu::pack(&workspace),
     });
     match outcome {

@@ -154,7 +154,11 @@ fn copy(workspace: &Workspace) -> Result<Workspace> {
         }
     }
     let target = directory.join("target");
-    Ok(Workspace { root, target })
+    Ok(Workspace {
+        root,
+        target,
+        settings: Vec::new(),
+    })
 }
 
 #[test]

@@ -43,11 +43,22 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
         fs::create_dir_all(parent).map_err(|error| cannot("create a directory", error))?;
         fs::write(&path, text).map_err(|error| cannot("write a page", error))?;
     }
-    let settings = workspace.root.join("docs/book.toml");
-    fs::copy(settings, book.join("book.toml")).map_err(|error| cannot("copy book.toml", error))?;
+    for name in ["book.toml", "site.css"] {
+        let settings = workspace.root.join("docs").join(name);
+        fs::copy(settings, book.join(name)).map_err(|error| cannot("copy the settings", error))?;
+    }
 
+    // The tool adds its script to the settings, and mdBook then runs it by its name.
+    let mermaid = tools::MERMAID.get(workspace)?;
+    let mut command = std::process::Command::new(&mermaid);
+    command.arg("install").arg(&book);
+    Step::new(workspace, "script for diagrams", command).run()?;
     let mut command = std::process::Command::new(tools::MDBOOK.get(workspace)?);
     command.arg("build").arg(&book).arg("--dest-dir").arg(&site);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let own = mermaid.parent().map(Path::to_owned);
+    let path = std::env::join_paths(own.into_iter().chain(std::env::split_paths(&path)));
+    command.env("PATH", path.map_err(|error| error.to_string())?);
     Step::new(workspace, "book", command).run()?;
     let mut args = vec!["doc", "--locked", "--no-deps"];
     args.extend(CRATES.iter().flat_map(|package| ["--package", *package]));

@@ -10,8 +10,8 @@ use crate::python::Environment;
 use crate::step::{Step, report_skipped, say, seconds};
 use crate::workspace::Workspace;
 use crate::{
-    Result, bindings, c_install, clients, debian, fuzz, needs, progress, soak, supply_chain, tools,
-    ucx, wheel,
+    Result, bindings, c_install, clients, debian, fuzz, needs, packages, progress, soak,
+    supply_chain, tools, ucx, wheel,
 };
 
 /// Environment variable with the directories of Level Zero's stock loaders, the newest last.
@@ -60,6 +60,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Step::new(workspace, "style", workspace.cargo(&["xtask", "style"])).run()?;
     let fetch = workspace.cargo(&["fetch", "--locked"]);
     Step::new(workspace, "lock file", fetch).run()?;
+    packages::check(workspace)?;
     bindings::run_c_header(workspace, true)?;
     // The stock Unified Runtime is published for x86-64 only.
     let runtime = if cfg!(target_arch = "x86_64") {

@@ -62,6 +62,23 @@ pub(crate) const MDBOOK: Tool = Tool {
     install: &["--no-default-features", "--features", "search"],
 };
 
+pub(crate) const CYCLONEDX: Tool = Tool {
+    package: "cargo-cyclonedx",
+    name: "cargo-cyclonedx",
+    version: (0, 5, 9),
+    exact: false,
+    install: &[],
+};
+
+/// Draws the diagrams of the pages in the reader's browser.
+pub(crate) const MERMAID: Tool = Tool {
+    package: "mdbook-mermaid",
+    name: "mdbook-mermaid",
+    version: (0, 17, 1),
+    exact: false,
+    install: &[],
+};
+
 impl Tool {
     /// Returns the program from `PATH` or from the target directory. Otherwise builds it there.
     pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {
@@ -92,10 +109,12 @@ impl Tool {
 
     fn serves(&self, program: &Path) -> bool {
         let mut command = Command::new(program);
-        // A test runner first receives its subcommand's name.
-        if self.name == NEXTEST.name {
-            command.arg("nextest");
-        }
+        // Some programs first receive their subcommand's name.
+        match self.name {
+            "cargo-nextest" => command.arg("nextest"),
+            "cargo-cyclonedx" => command.arg("cyclonedx"),
+            _ => &mut command,
+        };
         let Ok(output) = command.arg("--version").output() else {
             return false;
         };

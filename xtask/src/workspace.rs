@@ -1,6 +1,7 @@
 //! The checkout, its build directory, and cargo commands in it.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,6 +13,8 @@ pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     /// Cargo's target directory, as an absolute path.
     pub(crate) target: PathBuf,
+    /// Additional environment variables of all commands.
+    pub(crate) settings: Vec<(&'static str, OsString)>,
 }
 
 impl Workspace {
@@ -25,7 +28,11 @@ impl Workspace {
             ));
         }
         let target = target_directory(&root)?;
-        Ok(Self { root, target })
+        Ok(Self {
+            root,
+            target,
+            settings: Vec::new(),
+        })
     }
 
     /// Returns a cargo command that runs in the root of the checkout and builds into the target
@@ -49,6 +56,7 @@ impl Workspace {
             }
         }
         command.env("CARGO_TARGET_DIR", &self.target);
+        command.envs(self.settings.iter().map(|(name, value)| (name, value)));
     }
 
     /// Returns the target triple that the installed compiler builds for by default.

@@ -1,4 +1,4 @@
-// Kernels of one thread that signal events and wait for them.
+// Kernels that signal events and wait for them, of one thread except `litmus`.
 #include "crosshandle.cuh"
 
 // The result of a kernel: the last status, the number of rounds, and nanoseconds.
@@ -52,5 +52,63 @@ extern "C" __global__ void signals(
         }
         result->rounds =
             round < successes ? crosshandle::signal(event) : crosshandle::fail(event);
+    }
+}
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define SHARED __shared__
+#define THREAD threadIdx.x
+#define THREADS blockDim.x
+#define BARRIER() __syncthreads()
+#else
+#define SHARED
+#define THREAD 0u
+#define THREADS 1u
+#define BARRIER()
+#endif
+
+// Number of words that each side writes in a round, and the status of a round that saw older words.
+static const unsigned litmus_words = 64;
+static const crosshandle_u64 stale = 9;
+
+// Writes words, signals, waits, and checks the words of the other side, again and again. All threads
+// of the block write and check words without synchronization. Only one thread signals and waits.
+// Words of even and odd rounds are separate, because the other side may be one round ahead.
+extern "C" __global__ void litmus(
+    crosshandle_device_event ours, crosshandle_device_event theirs, crosshandle_u64 *words,
+    crosshandle_u64 side, crosshandle_u64 rounds, crosshandle_u64 timeout, result *result)
+{
+    SHARED crosshandle_u64 status;
+    SHARED unsigned is_stale;
+    crosshandle_u64 round = 0;
+    if (THREAD == 0) {
+        status = 0;
+        is_stale = 0;
+    }
+    while (round < rounds) {
+        round++;
+        crosshandle_u64 *own = words + (2 * side + round % 2) * litmus_words;
+        const crosshandle_u64 *other = words + (2 * (1 - side) + round % 2) * litmus_words;
+        for (unsigned i = THREAD; i < litmus_words; i += THREADS)
+            own[i] = round * litmus_words + i;
+        BARRIER();
+        if (THREAD == 0) {
+            crosshandle::signal(ours);
+            status = crosshandle::wait_next(theirs, timeout);
+        }
+        BARRIER();
+        if (status)
+            break;
+        for (unsigned i = THREAD; i < litmus_words; i += THREADS)
+            if (other[i] != round * litmus_words + i)
+                is_stale = 1;
+        BARRIER();
+        if (is_stale)
+            break;
+    }
+    if (THREAD == 0) {
+        result->status = is_stale ? stale : status;
+        result->rounds = round;
+        result->nanoseconds = 0;
     }
 }

@@ -10,8 +10,8 @@ use crosshandle::{
 };
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{env, fs, process, thread};
 
@@ -45,6 +45,7 @@ enum Runner {
         turns: Kernel,
         wait: Kernel,
         signals: Kernel,
+        litmus: Kernel,
     },
     Host {
         functions: Functions,
@@ -61,6 +62,7 @@ struct Functions {
     turns: unsafe extern "C" fn(Address, Address, u64, u64, u64, usize),
     wait: unsafe extern "C" fn(Address, u64, u64, usize),
     signals: unsafe extern "C" fn(Address, u64, u64, u64, usize),
+    litmus: unsafe extern "C" fn(Address, Address, usize, u64, u64, u64, usize),
 }
 
 /// The result of a kernel.
@@ -87,7 +89,13 @@ impl DeviceResult {
     pub const ABORTED: u64 = 4;
 }
 
+/// Number of words that each side of a litmus test writes in a round.
+pub(crate) const LITMUS_WORDS: usize = 64;
+
 impl DeviceCode {
+    /// Bytes of the words of a litmus test: for two sides, in even and odd rounds.
+    pub const LITMUS_BYTES: usize = 4 * LITMUS_WORDS * size_of::<u64>();
+
     /// Returns whether a device can run the functions.
     pub fn runs_on(device: &Device) -> bool {
         device.info().capabilities.device_signals && (is_host(device) || device.kernels().is_ok())
@@ -110,6 +118,7 @@ impl DeviceCode {
                     turns: program.kernel("turns")?,
                     wait: program.kernel("wait_for")?,
                     signals: program.kernel("signals")?,
+                    litmus: program.kernel("litmus")?,
                 }
             }
         };
@@ -121,9 +130,10 @@ impl DeviceCode {
         })
     }
 
-    /// Starts a function as a kernel of one thread, or on a thread of the host.
+    /// Starts a function as a kernel of one block, or on a thread of the host.
     fn start(
         &self,
+        threads: u32,
         kernel: impl FnOnce(&Runner) -> Option<(&Queue, &Kernel)>,
         arguments: KernelArguments,
         events: Vec<DeviceEvent>,
@@ -131,7 +141,7 @@ impl DeviceCode {
     ) -> Result<()> {
         self.result.write(0, &[0xff; RESULT_BYTES])?;
         if let Some((queue, kernel)) = kernel(&self.runner) {
-            let shape = LaunchShape::covering(1, 1)?;
+            let shape = LaunchShape::covering(threads as usize, threads)?;
             let arguments = arguments.with(&self.result.all());
             // SAFETY: the kernels access only events and the result, which the arguments keep
             // alive.
@@ -176,6 +186,7 @@ impl DeviceCode {
             .value(timeout);
         let (one, two) = (ours.addresses(), theirs.addresses());
         self.start(
+            1,
             |runner| match runner {
                 Runner::Gpu { queue, turns, .. } => Some((queue, turns)),
                 Runner::Host { .. } => None,
@@ -202,6 +213,7 @@ impl DeviceCode {
             .value(timeout);
         let one = event.addresses();
         self.start(
+            1,
             |runner| match runner {
                 Runner::Gpu { queue, wait, .. } => Some((queue, wait)),
                 Runner::Host { .. } => None,
@@ -234,6 +246,7 @@ impl DeviceCode {
             .value(pause);
         let one = event.addresses();
         self.start(
+            1,
             |runner| match runner {
                 Runner::Gpu { queue, signals, .. } => Some((queue, signals)),
                 Runner::Host { .. } => None,
@@ -243,6 +256,47 @@ impl DeviceCode {
             // SAFETY: the thread keeps the event, and `self` keeps the result.
             move |functions, result| unsafe {
                 (functions.signals)(one, successes, failures, pause, result);
+            },
+        )
+    }
+
+    /// Starts code that writes words, signals, waits, and checks the words of the other side. On a
+    /// GPU, 32 threads write and check. `side` is 0 or 1, and `words` has
+    /// [`LITMUS_BYTES`](Self::LITMUS_BYTES).
+    ///
+    /// # Errors
+    /// Fails as [`Queue::submit`] does.
+    pub fn start_litmus(
+        &self,
+        [ours, theirs]: [&Event; 2],
+        words: &Arc<Memory>,
+        side: u64,
+        rounds: u64,
+        timeout: Duration,
+    ) -> Result<()> {
+        let ours = self.context.device_event(ours)?;
+        let theirs = self.context.device_event(theirs)?;
+        let timeout = timeout.as_nanos() as u64;
+        let arguments = KernelArguments::new()
+            .with(&ours)
+            .with(&theirs)
+            .with(&words.all())
+            .value(side)
+            .value(rounds)
+            .value(timeout);
+        let (one, two, words) = (ours.addresses(), theirs.addresses(), Arc::clone(words));
+        self.start(
+            32,
+            |runner| match runner {
+                Runner::Gpu { queue, litmus, .. } => Some((queue, litmus)),
+                Runner::Host { .. } => None,
+            },
+            arguments,
+            vec![ours, theirs],
+            // SAFETY: the thread keeps the events and the words, and `self` keeps the result.
+            move |functions, result| unsafe {
+                let address = words.as_ptr().expose_provenance();
+                (functions.litmus)(one, two, address, side, rounds, timeout, result);
             },
         )
     }
@@ -309,9 +363,12 @@ impl Functions {
             ));
         }
         // SAFETY: the library is open, and the names end with a zero.
-        let [turns, wait, signals] = [c"turns", c"wait_for", c"signals"]
+        let [turns, wait, signals, litmus] = [c"turns", c"wait_for", c"signals", c"litmus"]
             .map(|name| unsafe { libc::dlsym(opened, name.as_ptr()) });
-        if [turns, wait, signals].iter().any(|found| found.is_null()) {
+        if [turns, wait, signals, litmus]
+            .iter()
+            .any(|found| found.is_null())
+        {
             return Err(refused("a function is missing".into()));
         }
         // SAFETY: the types are those in the source, and the library is never closed.
@@ -329,6 +386,10 @@ impl Functions {
                     *mut libc::c_void,
                     unsafe extern "C" fn(Address, u64, u64, u64, usize),
                 >(signals),
+                litmus: std::mem::transmute::<
+                    *mut libc::c_void,
+                    unsafe extern "C" fn(Address, Address, usize, u64, u64, u64, usize),
+                >(litmus),
             })
         }
     }

@@ -230,6 +230,7 @@ macro_rules! for_each_case {
             device_signals {
                 kernels_take_turns
                 hosts_and_kernels_signal_each_other
+                writes_are_visible_after_waits
                 streams_and_kernels_signal_each_other
                 deaths_end_waits
                 deadlines_and_aborts_end_waits

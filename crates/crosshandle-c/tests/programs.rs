@@ -256,8 +256,8 @@ fn run_page(compiler: &Compiler, name: &str, program: &str) {
 
 #[test]
 fn blocks_of_the_page_run() {
-    let [first, second] = page_blocks("c").try_into().expect("two blocks in C");
-    let first = String::from(first);
+    let blocks: [String; 2] = page_blocks("c").try_into().expect("two blocks in C");
+    let [first, second] = &blocks;
     let (create, wait) = first.split_once("/* Send").expect("the place to send");
     // The second block runs on a second thread, which opens the handles as a process does.
     let program = format!(

@@ -277,9 +277,14 @@ def test_threads_wait_for_replays() -> None:
     with torch.cuda.graph(graph, stream=stream):
         event.signal(stream)
     waited = []
-    thread = threading.Thread(target=lambda: waited.append(event.wait_value(1000, DEADLINE)))
+
+    def wait() -> None:
+        event.wait_value(1000, DEADLINE)
+        waited.append(True)
+
+    thread = threading.Thread(target=wait)
     thread.start()
     for _ in range(1000):
         graph.replay()
     thread.join(DEADLINE)
-    assert waited == [None] and event.completed == 1000
+    assert waited == [True] and event.completed == 1000

@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const COUNT: usize = 1_000_000;
 
 /// Kernels that work on words: `fill` sets them, `scale` multiplies them by 3 and adds a number.
-const PTX: &str = include_str!("../../crosshandle-cuda/src/kernels.ptx");
+const PTX: &str = include_str!("kernels.ptx");
 /// The same kernels in OpenCL C.
 const SOURCE: &str = "
     kernel void fill(global uint *to, uint value, uint count) {

@@ -40,16 +40,18 @@ const FILES: [(&str, &str); 4] = [
 const RELEASE: Profile = Profile {
     name: "packed",
     directory: "packed",
+    wheels: "wheels",
 };
 /// The profile of a wheel for tests. It uses what the other checks build anyway.
 const DEVELOPMENT: Profile = Profile {
     name: "dev",
     directory: "debug",
+    wheels: "wheel/wheels",
 };
 /// Minor versions of glibc 2 for which `auditwheel` has a platform tag, in ascending order.
 const TAGS: [u32; 9] = [17, 28, 31, 34, 35, 36, 37, 38, 39];
 /// Maximum size of a wheel for installation elsewhere, in bytes.
-const LARGEST: u64 = 12_000_000;
+const LARGEST: u64 = 16_000_000;
 /// The directory of the Python benchmarks.
 pub(crate) const BENCHES: &str = "benches/python";
 
@@ -57,12 +59,14 @@ struct Profile {
     name: &'static str,
     /// Cargo's output directory for the profile.
     directory: &'static str,
+    /// The place of the wheel in the target directory.
+    wheels: &'static str,
 }
 
 /// Builds the wheel in `target/wheels`, and prints its size, its platform tag and its path.
 pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     let environment = Environment::for_wheel(workspace)?;
-    let wheel = make(workspace, &environment, &RELEASE)?;
+    let wheel = make(workspace, &environment, &RELEASE, &[])?;
     let size = fs::metadata(&wheel)
         .map_err(|error| format!("cannot read {}: {error}", wheel.display()))?
         .len();
@@ -76,10 +80,20 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// Builds the parts of the wheel and the wheel of a release, and returns its path. `lists` are the
+/// lists of dependencies that it contains.
+pub(crate) fn for_release(
+    workspace: &Workspace,
+    environment: &Environment,
+    lists: &[PathBuf],
+) -> Result<PathBuf> {
+    make(workspace, environment, &RELEASE, lists)
+}
+
 /// Builds the wheel, installs it for benchmarks, and returns the directory of the module.
 pub(crate) fn measured(workspace: &Workspace) -> Result<PathBuf> {
     let environment = Environment::for_wheel(workspace)?;
-    let wheel = make(workspace, &environment, &RELEASE)?;
+    let wheel = make(workspace, &environment, &RELEASE, &[])?;
     let installed = workspace.target.join("wheel").join("measured");
     install(workspace, &environment, &wheel, &installed)?;
     Ok(installed)
@@ -88,7 +102,7 @@ pub(crate) fn measured(workspace: &Workspace) -> Result<PathBuf> {
 /// Builds the wheel, and copies it with its tests, the documents and its benchmarks to a directory.
 pub(crate) fn pack(workspace: &Workspace, directory: &Path) -> Result<()> {
     let environment = Environment::for_wheel(workspace)?;
-    let wheel = make(workspace, &environment, &RELEASE)?;
+    let wheel = make(workspace, &environment, &RELEASE, &[])?;
     empty(directory)?;
     let name = wheel.file_name().ok_or("the wheel has no name")?;
     copy(&wheel, &directory.join(name))?;
@@ -117,8 +131,14 @@ fn install(
     Step::new(workspace, "install the wheel", install).run()
 }
 
-/// Builds a wheel, and returns its path.
-fn make(workspace: &Workspace, environment: &Environment, profile: &Profile) -> Result<PathBuf> {
+/// Builds a wheel, and returns its path. It contains `lists` of dependencies, or else the one that
+/// maturin writes, with paths of this machine.
+fn make(
+    workspace: &Workspace,
+    environment: &Environment,
+    profile: &Profile,
+    lists: &[PathBuf],
+) -> Result<PathBuf> {
     let mut args = vec!["build", "--locked", "--profile", profile.name];
     args.extend(PARTS.iter().flat_map(|part| ["--package", *part]));
     Step::new(workspace, "parts of the wheel", workspace.cargo(&args)).run()?;
@@ -131,10 +151,20 @@ fn make(workspace: &Workspace, environment: &Environment, profile: &Profile) -> 
         .map_err(|error| format!("cannot read the package's pyproject.toml: {error}"))?;
     // The files are staged, but the crate is not.
     let manifest = own.join("Cargo.toml").display().to_string();
-    let project = project.replace(
+    let mut project = project.replace(
         "manifest-path = \"Cargo.toml\"",
         &format!("manifest-path = {manifest:?}"),
     );
+    if !lists.is_empty() {
+        let mut names = Vec::new();
+        for list in lists {
+            let name = list.file_name().unwrap_or_default().to_string_lossy();
+            copy(list, &package.join(&*name))?;
+            names.push(format!("{name:?}"));
+        }
+        let names = names.join(", ");
+        project += &format!("\n[tool.maturin.sbom]\nrust = false\ninclude = [{names}]\n");
+    }
     write(&package.join("pyproject.toml"), project.as_bytes())?;
     copy(&own.join("README.md"), &package.join("README.md"))?;
     copy(&workspace.root.join("LICENSE"), &package.join("LICENSE"))?;
@@ -152,7 +182,7 @@ fn make(workspace: &Workspace, environment: &Environment, profile: &Profile) -> 
         .find(|tag| **tag >= oldest)
         .map(|minor| format!("manylinux_2_{minor}"))
         .ok_or_else(|| format!("no platform tag allows glibc 2.{oldest}, which the wheel needs"))?;
-    let out = workspace.target.join("wheels").join(profile.directory);
+    let out = workspace.target.join(profile.wheels);
     empty(&out)?;
     let mut maturin = command(&environment.python());
     workspace.prepare(&mut maturin);
@@ -230,7 +260,7 @@ fn memchr<'a>(bytes: &'a [u8], text: &'a [u8]) -> impl Iterator<Item = usize> + 
         .map(move |(place, _)| place + text.len())
 }
 
-fn empty(directory: &Path) -> Result<()> {
+pub(crate) fn empty(directory: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(directory);
     fs::create_dir_all(directory)
         .map_err(|error| format!("cannot create {}: {error}", directory.display()))
@@ -252,7 +282,7 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let directory = to.parent().unwrap_or(to);
     fs::create_dir_all(directory)
         .and_then(|()| fs::copy(from, to))
@@ -266,6 +296,6 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
         })
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }

@@ -1,10 +1,12 @@
 //! Kernels signal events and wait for them, together with hosts, streams and other processes.
 
-use crate::device_code::{DeviceCode, DeviceResult};
+use crate::device_code::{DeviceCode, DeviceResult, LITMUS_WORDS};
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
 use crate::suite::{Outcome, PASSED};
-use crosshandle::{Command, Context, Error, Event, EventOptions};
+use crosshandle::{AllocationOptions, Command, Context, Error, Event, EventOptions, MemoryKind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Timeout of a kernel's wait that should end.
@@ -90,6 +92,66 @@ pub(crate) fn hosts_and_kernels_signal_each_other(harness: &Harness) -> Verdict 
     Ok(Outcome::Passed(format!(
         "{each:.1?} a round; signals every 4 ms, waited at most {longest:.1?}"
     )))
+}
+
+/// A litmus test of the memory model: a wait makes the words visible that all threads of the other
+/// side wrote before its signal. The threads access the words without synchronization.
+pub(crate) fn writes_are_visible_after_waits(harness: &Harness) -> Verdict {
+    /// Rounds with a thread of the host, and with another kernel, which may need a time slice each.
+    const ROUNDS: u64 = 1000;
+    const KERNEL_ROUNDS: u64 = 50;
+    let (context, peer) = harness.with_peer()?;
+    let code = DeviceCode::load(&context)?;
+    let words = AllocationOptions::new(DeviceCode::LITMUS_BYTES).kind(MemoryKind::Host);
+    let words = Arc::new(context.allocate_with(words)?);
+    words.write(0, &[0; DeviceCode::LITMUS_BYTES])?;
+    let (ping, single_ping) = (context.create_event()?, single(&context)?);
+    peer.ask("load-device-code code")?;
+    peer.ask("event pong single=yes")?;
+    peer.ask(format!("open-memory words {}", words.handle()?))?;
+    peer.ask(format!("open-event ping {}", ping.handle()?))?;
+    peer.ask(format!("open-event single-ping {}", single_ping.handle()?))?;
+    let pong = context.open_event(&peer.ask("event-handle pong")?.remove(0).parse()?)?;
+    let millis = deadline().as_millis();
+    peer.ask(format!(
+        "start-litmus code pong ping words {ROUNDS} {millis}"
+    ))?;
+    let start = Instant::now();
+    for round in 1..=ROUNDS {
+        let all = words.bytes()?.atomics()?;
+        let part = |side: usize| {
+            let begin = (2 * side + round as usize % 2) * LITMUS_WORDS;
+            let values = round * LITMUS_WORDS as u64..;
+            all[begin..begin + LITMUS_WORDS].iter().zip(values)
+        };
+        part(0).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        ping.signal()?;
+        pong.wait_value_timeout(round, deadline())?;
+        for (word, value) in part(1) {
+            assert_eq!(
+                word.load(Ordering::Relaxed),
+                value,
+                "round {round} is stale"
+            );
+        }
+    }
+    let each = start.elapsed() / ROUNDS as u32;
+    let theirs = peer.ask(format!("end-device-code code {millis}"))?;
+    assert_eq!(theirs, ["0", &ROUNDS.to_string()]);
+    // The same words, in a kernel of each process.
+    let events = [&single_ping, &pong];
+    // The count of waits begins before the other side's signals.
+    let _counts = context.device_event(&pong)?;
+    peer.ask(format!(
+        "start-litmus code pong single-ping words {KERNEL_ROUNDS} {millis}"
+    ))?;
+    code.start_litmus(events, &words, 0, KERNEL_ROUNDS, deadline())?;
+    let result = code.end(2 * deadline())?;
+    expect(result, DeviceResult::COMPLETE)?;
+    let theirs = peer.ask(format!("end-device-code code {millis}"))?;
+    assert_eq!(theirs, ["0", &KERNEL_ROUNDS.to_string()]);
+    assert_eq!(result.rounds, KERNEL_ROUNDS);
+    Ok(Outcome::Passed(format!("{each:.1?} a round with a host")))
 }
 
 /// Streams wait for kernels' signals and kernels for streams' signals. Queues signal an event with

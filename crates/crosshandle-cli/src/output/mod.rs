@@ -1,6 +1,7 @@
 //! Writes lines, tables and JSON to standard output.
 
 pub(crate) mod clean;
+pub(crate) mod html;
 pub(crate) mod log;
 
 use crate::failure::{Failure, Result};

@@ -57,6 +57,28 @@ fn its_json_has_the_same() {
 }
 
 #[test]
+fn its_page_has_the_same() {
+    let sandbox = Sandbox::new();
+    let old = sandbox.file("report.html", b"an old file");
+    let arguments = ["--html", old.to_str().expect("UTF-8")];
+    let demo = sandbox.run([&QUICK[..], &arguments].concat()).expect(0);
+    let page = std::fs::read_to_string(&old).expect("a page");
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
+    let (printed, last) = demo.text().trim_end().rsplit_once('\n').expect("lines");
+    assert!(page.contains(last), "{last}: {page}");
+    for row in printed.lines().filter(|line| line.contains(" ns")) {
+        let (what, rest) = row.split_once("  ").expect("columns");
+        let value = rest.trim_start().split("  ").next().expect("a value");
+        let cells = format!("<td>{what}<td class=n>{value}<");
+        assert!(page.contains(&cells), "{cells}: {page}");
+    }
+    // A directory cannot be replaced by a file.
+    let refused = [&QUICK[..], &["--html", "/"]].concat();
+    let refused = sandbox.run(refused).expect(1);
+    assert!(refused.stderr.contains("writing /"), "{}", refused.stderr);
+}
+
+#[test]
 fn odd_sizes_are_shared_too() {
     let sandbox = Sandbox::new();
     sandbox

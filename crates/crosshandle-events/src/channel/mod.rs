@@ -37,8 +37,9 @@
 //! An item of a queue with one producer and one consumer moves one cache line of words from the
 //! producer to the consumer, the one of the ring. The producer reads the words of the consumer only
 //! when it has used all slots that it had found free, or all room. It does not read the ring before
-//! it publishes. The consumer reads all new words of a line at once. A member that has found nothing
-//! to do pauses before it polls again, so that the other member can change several words of a line.
+//! it publishes. The consumer reads all new words of a line at once. A member that has found
+//! nothing to do pauses before it polls again, so that the other member can change several words of
+//! a line.
 //!
 //! # Death
 //! A survivor changes the word of the dead member with one compare-and-swap. From then on its list,

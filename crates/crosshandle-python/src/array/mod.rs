@@ -6,6 +6,7 @@ pub(crate) mod dlpack;
 mod dtype;
 pub(crate) mod exchange;
 mod layout;
+mod libraries;
 mod ready;
 
 pub(crate) use crosshandle::handle::bundle::MAX_DIMENSIONS;
@@ -16,8 +17,6 @@ pub(crate) use ready::{Arrivals, Ready, Signal};
 use crate::context::streams;
 use crate::error::Failure;
 use crate::event::Event;
-use crate::foreign::{Foreign, Place, torch_tensor};
-use crate::handle::MemoryHandle;
 use crate::memory::{Memory, SharedMemory, pending};
 use crosshandle::Error;
 use crosshandle::device::dlpack::CUDA;
@@ -28,11 +27,6 @@ use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-
-/// DLPack's numbers for CUDA's two default streams: the legacy default stream, and the per-thread
-/// default stream. The legacy stream synchronizes with all blocking streams of the device.
-const LEGACY_STREAM: i64 = 1;
-const PER_THREAD_STREAM: i64 = 2;
 
 /// A view of memory as an array, without a copy. It keeps the memory open.
 ///
@@ -169,54 +163,6 @@ impl Array {
         self.memory.memory.bytes().is_ok()
     }
 
-    /// Returns the entries that `__array_interface__` and `__cuda_array_interface__` have in
-    /// common.
-    fn interface<'py>(&self, py: Python<'py>, version: u32) -> PyResult<Bound<'py, PyDict>> {
-        let Some(typestr) = self.layout.dtype.typestr() else {
-            return Err(PyAttributeError::new_err(format!(
-                "the array interfaces do not support {}: use numpy() or DLPack",
-                self.layout.dtype
-            )));
-        };
-        let interface = PyDict::new(py);
-        interface.set_item("version", version)?;
-        interface.set_item("shape", PyTuple::new(py, &self.layout.shape)?)?;
-        interface.set_item("typestr", typestr)?;
-        interface.set_item("data", (self.address(), self.read_only))?;
-        match self.layout.is_contiguous() {
-            true => interface.set_item("strides", py.None())?,
-            false => interface.set_item("strides", PyTuple::new(py, &self.layout.strides)?)?,
-        }
-        Ok(interface)
-    }
-
-    /// Makes the consumer's stream wait until the bytes are ready. Waits on the host if the array's
-    /// device has no CUDA streams.
-    ///
-    /// `stream` is the argument of `__dlpack__`: `None` means the legacy default stream, and -1
-    /// means no wait.
-    fn order_before(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        if self.is_ready() {
-            return Ok(());
-        }
-        let number: Option<i64> = match stream {
-            None => None,
-            Some(stream) => stream.extract().ok(),
-        };
-        if number == Some(-1) {
-            return Ok(());
-        }
-        if !self.is_cuda() || number == Some(PER_THREAD_STREAM) {
-            return self.wait_ready(py, None);
-        }
-        let number = number.unwrap_or(LEGACY_STREAM);
-        for signal in self.ready.pending() {
-            let arguments = (signal.event(), number, signal.value(), self.device());
-            streams(py)?.call_method1("wait", arguments)?;
-        }
-        Ok(())
-    }
-
     /// Returns an array over the same bytes, with an element type that every library supports.
     fn as_raw(&self) -> PyResult<Self> {
         let layout = Layout {
@@ -231,78 +177,6 @@ impl Array {
     fn with_layout(&self, layout: Layout) -> PyResult<Self> {
         let array = Self::of(Arc::clone(&self.memory), layout, self.read_only)?;
         Ok(array.after(self.ready.clone()))
-    }
-
-    /// Waits until the bytes are ready, and returns a copy without gaps in new memory on the same
-    /// device.
-    fn copy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        let sharing = Self::import(slf.py(), "crosshandle._sharing", "copy_of")?;
-        Ok(sharing.call1((slf,))?.cast_into()?)
-    }
-
-    /// Returns a description of the array in the form that is used for other libraries' arrays.
-    /// `foreign::copied` needs it.
-    pub(crate) fn described(slf: &Bound<'_, Self>) -> PyResult<Foreign> {
-        let own = slf.get();
-        let place = match own.is_on_host() {
-            true => Place::Host,
-            false => Place::SomeCuda,
-        };
-        let Layout {
-            dtype,
-            shape,
-            strides,
-            ..
-        } = own.layout.clone();
-        let (address, keep) = (own.address(), slf.clone().into_any().unbind());
-        Foreign::new(place, address, dtype, shape, Some(strides), true, keep)
-    }
-
-    /// Returns a torch tensor over the same bytes. torch has no read-only tensors. If the array is
-    /// read-only, the caller must not let the program access the tensor.
-    fn torch_of<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let py = slf.py();
-        let own = slf.get();
-        let is_ready = own.is_ready();
-        if is_ready && let Some(tensor) = torch_tensor(py, || dlpack::managed(own, false))? {
-            return Ok(tensor);
-        }
-        let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
-        if is_ready {
-            // Pass an unversioned capsule instead of the array. torch then does not query the
-            // device and the stream, which takes most of the time.
-            return from_dlpack.call1((dlpack::unversioned(py, own)?,));
-        }
-        match own.read_only {
-            true => from_dlpack.call1((dlpack::NeverWritten(slf.clone().unbind()),)),
-            false => from_dlpack.call1((slf,)),
-        }
-    }
-
-    /// Waits until the bytes are ready, and calls a function in `crosshandle._libraries.usm` with
-    /// the memory's handle and the array's byte range.
-    fn usm<'py>(
-        slf: &Bound<'py, Self>,
-        function: &str,
-        queue: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = slf.py();
-        let own = slf.get();
-        own.wait_ready(py, None)?;
-        let function = Self::import(py, "crosshandle._libraries.usm", function)?;
-        let handle = MemoryHandle(own.memory.handle_of(own.read_only)?);
-        // `reach` never fails for a checked layout.
-        let (before, after) = own.layout.reach().unwrap_or_default();
-        let first = own.layout.offset - before;
-        function.call1((slf, handle, first, before + after, queue))
-    }
-
-    fn import<'py>(py: Python<'py>, module: &str, what: &str) -> PyResult<Bound<'py, PyAny>> {
-        let mut found = py.import(module)?.into_any();
-        for name in what.split('.') {
-            found = found.getattr(name)?;
-        }
-        Ok(found)
     }
 }
 

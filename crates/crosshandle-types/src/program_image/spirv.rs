@@ -141,7 +141,7 @@ mod tests {
 
     /// The kernels of the conformance suite. The kernel `scale` has a 32-bit specialization
     /// constant.
-    const MODULE: &[u8] = include_bytes!("../../../conformance/kernels/kernels.spv");
+    const MODULE: &[u8] = include_bytes!("kernels.spv");
 
     #[test]
     fn modules_are_whole() {

@@ -11,6 +11,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<R
         "load-device-code" => load(state, request),
         "start-turns" => start_turns(state, request),
         "start-signals" => start_signals(state, request),
+        "start-litmus" => start_litmus(state, request),
         "end-device-code" => end(state, request),
         _ => return None,
     })
@@ -41,6 +42,19 @@ fn start_signals(state: &PeerState, request: &Request<'_>) -> Reply {
     let event = state.event(request.word(1)?)?;
     let pause = Duration::from_micros(request.parsed(4)?);
     code.start_signals(&event, request.parsed(2)?, request.parsed(3)?, pause)?;
+    done()
+}
+
+/// `start-litmus NAME OURS THEIRS MEMORY ROUNDS TIMEOUT_MS`: the code has side 1
+fn start_litmus(state: &PeerState, request: &Request<'_>) -> Reply {
+    let code = state.device_code(request.word(0)?)?;
+    let (ours, theirs) = (
+        state.event(request.word(1)?)?,
+        state.event(request.word(2)?)?,
+    );
+    let memory = state.memory(request.word(3)?)?;
+    let timeout = request.timeout(5)?;
+    code.start_litmus([&ours, &theirs], &memory, 1, request.parsed(4)?, timeout)?;
     done()
 }
 

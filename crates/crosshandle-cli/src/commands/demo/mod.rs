@@ -7,6 +7,7 @@
 mod first;
 mod measure;
 mod messages;
+mod page;
 mod pattern;
 mod pin;
 mod report;
@@ -19,6 +20,7 @@ pub(super) use second::run_child;
 use crate::failure::Result;
 use crate::settings::Settings;
 use crate::units::{parse_bytes, parse_duration};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Minimum timeout of each step of the demo, for any size of memory.
@@ -59,10 +61,17 @@ pub(crate) struct Args {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
+    /// Write the results as a page for browsers into a file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    first::run(args, settings)?.print(args.json)
+    let report = first::run(args, settings)?;
+    if let Some(path) = &args.html {
+        page::write(&report, path)?;
+    }
+    report.print(args.json)
 }
 
 impl Args {

@@ -54,53 +54,83 @@ pub(super) struct Handles {
     pub(super) open: Opens,
 }
 
+/// A row of the results.
+pub(super) struct Row {
+    pub(super) what: &'static str,
+    /// The mean or the median, with its unit.
+    pub(super) value: String,
+    pub(super) p99: String,
+    pub(super) note: String,
+    /// The value, if it is a time.
+    pub(super) nanoseconds: Option<f64>,
+}
+
 impl Report {
     pub(super) fn print(&self, json: bool) -> Result<()> {
         if json {
             return output::json(self);
         }
+        output::lines(format_args!("{}\n", self.begin()))?;
+        let mut table = output::table();
+        table.set_header(["", "p50 or mean", "p99", ""]);
+        for Row {
+            what,
+            value,
+            p99,
+            note,
+            ..
+        } in self.rows()
+        {
+            output::add_row(&mut table, [what.to_owned(), value, p99, note]);
+        }
+        output::align_right(&mut table, 1);
+        output::align_right(&mut table, 2);
+        output::print_table(&mut table)?;
+        output::lines(format_args!("\nverified: {}", self.verified()))
+    }
+
+    /// Returns the sentence that says what is shared.
+    pub(super) fn begin(&self) -> String {
         let [first, second] = self.processes;
         let elsewhere = if self.peer_device == self.device {
             String::new()
         } else {
             format!("; the second one uses {}", self.peer_device)
         };
-        output::lines(format_args!(
-            "Processes {first} and {second} share {} and two events on {} ({}){elsewhere}.\n",
+        format!(
+            "Processes {first} and {second} share {} and two events on {} ({}){elsewhere}.",
             bytes(self.exchange.size),
             self.device,
             self.device_name
-        ))?;
-        let mut table = output::table();
-        table.set_header(["", "p50 or mean", "p99", ""]);
-        for row in self.rows() {
-            output::add_row(&mut table, row);
-        }
-        output::align_right(&mut table, 1);
-        output::align_right(&mut table, 2);
-        output::print_table(&mut table)?;
-        output::lines(format_args!(
-            "\nverified: {} and {} signals, in {} rounds; every byte that one process wrote was \
-             compared by the other",
+        )
+    }
+
+    /// Returns what was verified.
+    pub(super) fn verified(&self) -> String {
+        format!(
+            "{} and {} signals, in {} rounds; every byte that one process wrote was compared by \
+             the other",
             bytes(self.exchange.bytes_verified),
             self.exchange.signals_verified,
             self.exchange.rounds
-        ))
+        )
     }
 
-    fn rows(&self) -> Vec<[String; 4]> {
+    pub(super) fn rows(&self) -> Vec<Row> {
         let times = &self.nanoseconds;
-        let spread = |what: &str, of: &Percentiles, note: &str| {
-            let (p50, p99) = (nanoseconds(of.p50), nanoseconds(of.p99));
-            [what.to_owned(), p50, p99, note.to_owned()]
+        let spread = |what, of: &Percentiles, note: &str| Row {
+            what,
+            value: nanoseconds(of.p50),
+            p99: nanoseconds(of.p99),
+            note: note.to_owned(),
+            nanoseconds: Some(of.p50),
         };
-        let single = |what: &str, time: f64, note: &str| {
-            [
-                what.to_owned(),
-                nanoseconds(time),
-                String::new(),
-                note.to_owned(),
-            ]
+        let single = |what, time: f64, note: &str| Row {
+            what,
+            value: nanoseconds(time),
+            p99: String::new(),
+            note: note.to_owned(),
+            nanoseconds: Some(time),
         };
         let spinning = match self.cpus {
             Some([first, second]) => {
@@ -137,12 +167,13 @@ impl Report {
                 "of the same exporter",
             ),
             single("open an event, again", open.event_again, "and close"),
-            [
-                "read shared memory".to_owned(),
-                format!("{rate:.1} GB/s"),
-                String::new(),
-                "what the other process wrote, into a small buffer".to_owned(),
-            ],
+            Row {
+                what: "read shared memory",
+                value: format!("{rate:.1} GB/s"),
+                p99: String::new(),
+                note: "what the other process wrote, into a small buffer".to_owned(),
+                nanoseconds: None,
+            },
         ]
     }
 }
