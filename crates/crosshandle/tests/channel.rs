@@ -438,6 +438,36 @@ fn an_item_is_complete_when_all_queues_have_written_it() {
     assert_eq!(item.to_vec().unwrap(), [2; 8]);
 }
 
+/// The error of a newer item does not take the place of the latest good one.
+#[test]
+fn the_latest_item_survives_the_failure_of_a_newer_one() {
+    const TEST: &str = "the_latest_item_survives_the_failure_of_a_newer_one";
+    let options = ChannelOptions::new(8).depth(2).held(2).producers(2);
+    let Some((directory, channel)) = set_up(options) else {
+        return;
+    };
+    let gate = directory.context().create_event().unwrap();
+    let handle = format!("gate {}", gate.handle().unwrap());
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut producer = channel.producer().expect("a producer");
+    let steps = ["produce", &handle, "publish 1", "hold 1"];
+    let mut writer = working(TEST, &directory, &channel, &steps);
+    // This process opens the writer's event.
+    drop(consumer.receive_timeout(DEADLINE).expect("an item"));
+    producer.send(&7_u64.to_le_bytes()).expect("sent");
+    take(&mut writer, "publish 2");
+    writer.kill();
+    let deadline = Instant::now() + DEADLINE;
+    while channel.members().0 > 1 {
+        assert!(Instant::now() < deadline, "the death is not noticed");
+        drop(channel.producer());
+    }
+    let latest = consumer.receive_latest(DEADLINE).expect("the good item");
+    assert_eq!(value(&latest), 7);
+    let error = consumer.receive_timeout(DEADLINE).expect_err("it failed");
+    assert!(!error.is_timeout(), "{error}");
+}
+
 /// Items that are replaced, or dropped before they are complete.
 #[test]
 fn no_slot_is_reused_while_a_queue_writes_it() {
