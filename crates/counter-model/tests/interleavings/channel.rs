@@ -510,7 +510,7 @@ fn a_deferred_release_waits_for_its_signal() {
     });
 }
 
-/// A producer that keeps a slot reserved while it publishes others leaves enough for the other one.
+/// A producer that keeps a slot reserved while it publishes leaves enough for other producers.
 #[test]
 fn a_producer_owns_no_more_slots_than_it_may_reserve() {
     alone(20, || {
