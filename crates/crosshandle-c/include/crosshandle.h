@@ -992,136 +992,6 @@ crosshandle_result crosshandle_channel_get_info(const crosshandle_channel *chann
 crosshandle_result crosshandle_channel_close(crosshandle_channel *channel);
 
 /**
- * Joins the channel as a producer.
- *
- * Errors: `CROSSHANDLE_EXHAUSTED` if the channel has its maximum number of producers, and
- * `CROSSHANDLE_PERMISSION_DENIED` if the handle granted only the role of consumers. The caller
- * closes the producer.
- */
-crosshandle_result crosshandle_producer_create(const crosshandle_channel *channel,
-                                               crosshandle_producer **producer);
-
-/**
- * Reserves a slot for an item. This call does not wait.
- *
- * Errors: `CROSSHANDLE_EXHAUSTED` if the producer has its maximum number of reserved slots, and
- * `CROSSHANDLE_TIMED_OUT` if queues still write all free slots. The caller publishes or closes the
- * slot.
- */
-crosshandle_result crosshandle_producer_reserve(const crosshandle_producer *producer,
-                                                crosshandle_slot **slot);
-
-/**
- * Publishes the item in a slot, and closes the slot. Waits for room in a full channel for at most
- * `timeout_ns` nanoseconds. Stores the number of the item in `number` unless that is null.
- *
- * Errors: `CROSSHANDLE_TIMED_OUT`, and `CROSSHANDLE_INVALID_ARGUMENT` for a slot of another
- * producer. After an error the program still has the slot.
- */
-crosshandle_result crosshandle_producer_publish(const crosshandle_producer *producer,
-                                                crosshandle_slot *slot,
-                                                uint64_t timeout_ns,
-                                                uint64_t *number);
-
-/**
- * Publishes the item in a slot as `crosshandle_producer_publish` does, while a queue may still
- * write it. The item is complete when all earlier work of the queue is complete. This call does
- * not wait for that.
- *
- * Errors: those of `crosshandle_producer_publish` and `crosshandle_queue_signal`.
- */
-crosshandle_result crosshandle_producer_publish_on(const crosshandle_producer *producer,
-                                                   const crosshandle_queue *queue,
-                                                   crosshandle_slot *slot,
-                                                   uint64_t timeout_ns,
-                                                   uint64_t *number);
-
-/**
- * Copies `size` bytes into a slot, and publishes it. Waits for room in a full channel for at most
- * `timeout_ns` nanoseconds. Stores the number of the item in `number` unless that is null.
- *
- * Errors: `CROSSHANDLE_TIMED_OUT`, and `CROSSHANDLE_INVALID_ARGUMENT` for more bytes than a slot
- * has.
- */
-crosshandle_result crosshandle_producer_send(const crosshandle_producer *producer,
-                                             const void *bytes,
-                                             size_t size,
-                                             uint64_t timeout_ns,
-                                             uint64_t *number);
-
-/**
- * Leaves the channel when the producer's slots are closed too. Closing null does nothing.
- */
-crosshandle_result crosshandle_producer_close(crosshandle_producer *producer);
-
-/**
- * Returns the address of the slot: a device address, or a pointer if the channel is on the host.
- * Returns null on an error. The address is valid until the slot is published or closed.
- */
-void *crosshandle_slot_data(const crosshandle_slot *slot);
-
-/**
- * Returns the size of the slot in bytes. Returns 0 on an error.
- */
-size_t crosshandle_slot_size(const crosshandle_slot *slot);
-
-/**
- * Sets the length of the item in bytes. The default is the whole slot, or the channel's array.
- *
- * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for more bytes than the slot has, or for another length
- * than that of the item's array.
- */
-crosshandle_result crosshandle_slot_set_length(const crosshandle_slot *slot, size_t length);
-
-/**
- * Makes the item an array, and sets its length.
- *
- * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for an array that does not fit into the slot, and for
- * another array than the one that the channel was created for.
- */
-crosshandle_result crosshandle_slot_set_array(const crosshandle_slot *slot,
-                                              const crosshandle_array *array);
-
-/**
- * Sets `size` bytes that the item carries in addition to its contents, at most
- * `CROSSHANDLE_USER_BYTES`.
- *
- * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for more bytes.
- */
-crosshandle_result crosshandle_slot_set_user(const crosshandle_slot *slot,
-                                             const void *bytes,
-                                             size_t size);
-
-/**
- * Copies `size` bytes from `from` to byte `offset` of the slot. If the host cannot access the
- * slot, a queue of the device copies them, and the call waits for it without a timeout.
- *
- * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the slot.
- */
-crosshandle_result crosshandle_slot_write(const crosshandle_slot *slot,
-                                          size_t offset,
-                                          const void *from,
-                                          size_t size);
-
-/**
- * Copies `size` bytes from byte `source_offset` of memory to byte `offset` of the slot, after
- * earlier work of the queue. Publish the slot with `crosshandle_producer_publish_on` then.
- *
- * Errors: those of `crosshandle_queue_copy`.
- */
-crosshandle_result crosshandle_queue_copy_to_slot(const crosshandle_queue *queue,
-                                                  const crosshandle_slot *slot,
-                                                  size_t offset,
-                                                  const crosshandle_memory *source,
-                                                  size_t source_offset,
-                                                  size_t size);
-
-/**
- * Returns the slot to its producer without an item. Closing null does nothing.
- */
-crosshandle_result crosshandle_slot_close(crosshandle_slot *slot);
-
-/**
  * Joins the channel as a consumer. A consumer of a broadcast receives items that are published
  * from now on.
  *
@@ -1250,6 +1120,136 @@ crosshandle_result crosshandle_item_release_on(crosshandle_item *item,
  * Closes an item, and frees its slot. Closing null does nothing.
  */
 crosshandle_result crosshandle_item_close(crosshandle_item *item);
+
+/**
+ * Joins the channel as a producer.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the channel has its maximum number of producers, and
+ * `CROSSHANDLE_PERMISSION_DENIED` if the handle granted only the role of consumers. The caller
+ * closes the producer.
+ */
+crosshandle_result crosshandle_producer_create(const crosshandle_channel *channel,
+                                               crosshandle_producer **producer);
+
+/**
+ * Reserves a slot for an item. This call does not wait.
+ *
+ * Errors: `CROSSHANDLE_EXHAUSTED` if the producer has its maximum number of reserved slots, and
+ * `CROSSHANDLE_TIMED_OUT` if queues still write all free slots. The caller publishes or closes the
+ * slot.
+ */
+crosshandle_result crosshandle_producer_reserve(const crosshandle_producer *producer,
+                                                crosshandle_slot **slot);
+
+/**
+ * Publishes the item in a slot, and closes the slot. Waits for room in a full channel for at most
+ * `timeout_ns` nanoseconds. Stores the number of the item in `number` unless that is null.
+ *
+ * Errors: `CROSSHANDLE_TIMED_OUT`, and `CROSSHANDLE_INVALID_ARGUMENT` for a slot of another
+ * producer. After an error the program still has the slot.
+ */
+crosshandle_result crosshandle_producer_publish(const crosshandle_producer *producer,
+                                                crosshandle_slot *slot,
+                                                uint64_t timeout_ns,
+                                                uint64_t *number);
+
+/**
+ * Publishes the item in a slot as `crosshandle_producer_publish` does, while a queue may still
+ * write it. The item is complete when all earlier work of the queue is complete. This call does
+ * not wait for that.
+ *
+ * Errors: those of `crosshandle_producer_publish` and `crosshandle_queue_signal`.
+ */
+crosshandle_result crosshandle_producer_publish_on(const crosshandle_producer *producer,
+                                                   const crosshandle_queue *queue,
+                                                   crosshandle_slot *slot,
+                                                   uint64_t timeout_ns,
+                                                   uint64_t *number);
+
+/**
+ * Copies `size` bytes into a slot, and publishes it. Waits for room in a full channel for at most
+ * `timeout_ns` nanoseconds. Stores the number of the item in `number` unless that is null.
+ *
+ * Errors: `CROSSHANDLE_TIMED_OUT`, and `CROSSHANDLE_INVALID_ARGUMENT` for more bytes than a slot
+ * has.
+ */
+crosshandle_result crosshandle_producer_send(const crosshandle_producer *producer,
+                                             const void *bytes,
+                                             size_t size,
+                                             uint64_t timeout_ns,
+                                             uint64_t *number);
+
+/**
+ * Leaves the channel when the producer's slots are closed too. Closing null does nothing.
+ */
+crosshandle_result crosshandle_producer_close(crosshandle_producer *producer);
+
+/**
+ * Returns the address of the slot: a device address, or a pointer if the channel is on the host.
+ * Returns null on an error. The address is valid until the slot is published or closed.
+ */
+void *crosshandle_slot_data(const crosshandle_slot *slot);
+
+/**
+ * Returns the size of the slot in bytes. Returns 0 on an error.
+ */
+size_t crosshandle_slot_size(const crosshandle_slot *slot);
+
+/**
+ * Sets the length of the item in bytes. The default is the whole slot, or the channel's array.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for more bytes than the slot has, or for another length
+ * than that of the item's array.
+ */
+crosshandle_result crosshandle_slot_set_length(const crosshandle_slot *slot, size_t length);
+
+/**
+ * Makes the item an array, and sets its length.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for an array that does not fit into the slot, and for
+ * another array than the one that the channel was created for.
+ */
+crosshandle_result crosshandle_slot_set_array(const crosshandle_slot *slot,
+                                              const crosshandle_array *array);
+
+/**
+ * Sets `size` bytes that the item carries in addition to its contents, at most
+ * `CROSSHANDLE_USER_BYTES`.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` for more bytes.
+ */
+crosshandle_result crosshandle_slot_set_user(const crosshandle_slot *slot,
+                                             const void *bytes,
+                                             size_t size);
+
+/**
+ * Copies `size` bytes from `from` to byte `offset` of the slot. If the host cannot access the
+ * slot, a queue of the device copies them, and the call waits for it without a timeout.
+ *
+ * Errors: `CROSSHANDLE_INVALID_ARGUMENT` if the range is not inside the slot.
+ */
+crosshandle_result crosshandle_slot_write(const crosshandle_slot *slot,
+                                          size_t offset,
+                                          const void *from,
+                                          size_t size);
+
+/**
+ * Copies `size` bytes from byte `source_offset` of memory to byte `offset` of the slot, after
+ * earlier work of the queue. Publish the slot with `crosshandle_producer_publish_on` then.
+ *
+ * Errors: those of `crosshandle_queue_copy`.
+ */
+crosshandle_result crosshandle_queue_copy_to_slot(const crosshandle_queue *queue,
+                                                  const crosshandle_slot *slot,
+                                                  size_t offset,
+                                                  const crosshandle_memory *source,
+                                                  size_t source_offset,
+                                                  size_t size);
+
+/**
+ * Returns the slot to its producer without an item. Closing null does nothing.
+ */
+crosshandle_result crosshandle_slot_close(crosshandle_slot *slot);
 
 /**
  * Creates a context on a device. `options` may be null for the defaults.

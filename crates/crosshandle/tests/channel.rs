@@ -10,7 +10,7 @@ use crosshandle::channel::{
 };
 use crosshandle::handle::ChannelHandle;
 use crosshandle::holder::{self, HoldOptions, Holder, ServeOptions};
-use crosshandle::{Access, Command, Context, Error};
+use crosshandle::{Access, Command, Context, Error, Event, Queue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::pin::{Pin, pin};
 use std::sync::mpsc;
@@ -347,6 +347,125 @@ fn items_of_a_producer_that_has_left_are_completed() {
         let ended = consumer.receive_timeout(DEADLINE).unwrap_err();
         assert_eq!(fault(ended), ChannelFault::Closed);
     }
+}
+
+/// Returns a queue that waits for the next signal of the returned event, and a queue without work.
+fn slow_and_fast(context: &Context) -> (Queue, Event, Queue) {
+    let (slow, gate) = (
+        context.create_queue().unwrap(),
+        context.create_event().unwrap(),
+    );
+    let barrier = Command::barrier().after_value(&gate, 1);
+    slow.submit(barrier).expect("submitted");
+    (slow, gate, context.create_queue().unwrap())
+}
+
+/// The signals of two queues complete in another order than the queues were used.
+#[test]
+fn a_producer_stays_until_all_its_queues_have_ended() {
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(8).depth(2));
+    let (slow, gate, fast) = slow_and_fast(&directory.context());
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut producer = channel.producer().expect("a producer");
+    for (queue, byte) in [(&slow, 1), (&fast, 2)] {
+        let slot = producer.reserve().expect("a slot");
+        let fill = Command::fill(slot.range().unwrap(), &[byte]).unwrap();
+        queue.submit(fill).expect("submitted");
+        let published = producer.publish_on(queue, slot, DEADLINE);
+        published.expect("published");
+    }
+    fast.finish_timeout(DEADLINE).expect("finished");
+    drop(producer);
+    assert_eq!(channel.members().0, 1, "the producer has left too early");
+    assert!(consumer.try_receive().expect("no failure").is_none());
+    gate.signal().unwrap();
+    for byte in 1..3 {
+        let item = consumer.receive_timeout(DEADLINE).expect("an item");
+        assert_eq!(item.to_vec().unwrap(), [byte; 8]);
+    }
+    let ended = consumer.receive_timeout(DEADLINE).unwrap_err();
+    assert_eq!(fault(ended), ChannelFault::Closed);
+}
+
+#[test]
+fn a_consumer_stays_until_all_its_queues_have_ended() {
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(8).depth(2).held(2));
+    let (slow, gate, fast) = slow_and_fast(&directory.context());
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut producer = channel.producer().expect("a producer");
+    for queue in [&slow, &fast] {
+        producer.send(&[1; 8]).expect("sent");
+        let item = consumer.receive_timeout(DEADLINE).expect("an item");
+        item.release_on(queue).expect("released");
+    }
+    fast.finish_timeout(DEADLINE).expect("finished");
+    drop(consumer);
+    let taken = channel.consumer().expect_err("a queue still reads a slot");
+    assert_eq!(fault(taken), ChannelFault::NoPlace);
+    gate.signal().unwrap();
+    let deadline = Instant::now() + DEADLINE;
+    while let Err(error) = channel.consumer() {
+        assert_eq!(fault(error), ChannelFault::NoPlace);
+        assert!(Instant::now() < deadline, "the place stays taken");
+        thread::yield_now();
+    }
+}
+
+/// A slot that could not be published after one queue is published after another queue.
+#[test]
+fn an_item_is_complete_when_all_queues_have_written_it() {
+    let directory = Directory::new();
+    let channel = made(&directory, ChannelOptions::new(8).depth(1));
+    let (slow, gate, fast) = slow_and_fast(&directory.context());
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut producer = channel.producer().expect("a producer");
+    producer.send(&[1; 8]).expect("sent");
+    let slot = producer.reserve().expect("a slot");
+    let fill = Command::fill(slot.range().unwrap(), &[2]).unwrap();
+    slow.submit(fill).expect("submitted");
+    let full = producer.publish_on(&slow, slot, Duration::ZERO);
+    let full = full.unwrap_err();
+    assert!(full.error.is_timeout());
+    drop(consumer.receive_timeout(DEADLINE).expect("an item"));
+    let published = producer.publish_on(&fast, full.slot, DEADLINE);
+    published.expect("published");
+    let late = consumer.receive_timeout(Duration::from_millis(20));
+    assert!(late.unwrap_err().is_timeout());
+    gate.signal().unwrap();
+    let item = consumer.receive_timeout(DEADLINE).expect("an item");
+    assert_eq!(item.to_vec().unwrap(), [2; 8]);
+}
+
+/// The error of a newer item does not take the place of the latest good one.
+#[test]
+fn the_latest_item_survives_the_failure_of_a_newer_one() {
+    const TEST: &str = "the_latest_item_survives_the_failure_of_a_newer_one";
+    let options = ChannelOptions::new(8).depth(2).held(2).producers(2);
+    let Some((directory, channel)) = set_up(options) else {
+        return;
+    };
+    let gate = directory.context().create_event().unwrap();
+    let handle = format!("gate {}", gate.handle().unwrap());
+    let mut consumer = channel.consumer().expect("a consumer");
+    let mut producer = channel.producer().expect("a producer");
+    let steps = ["produce", &handle, "publish 1", "hold 1"];
+    let mut writer = working(TEST, &directory, &channel, &steps);
+    // This process opens the writer's event.
+    drop(consumer.receive_timeout(DEADLINE).expect("an item"));
+    producer.send(&7_u64.to_le_bytes()).expect("sent");
+    take(&mut writer, "publish 2");
+    writer.kill();
+    let deadline = Instant::now() + DEADLINE;
+    while channel.members().0 > 1 {
+        assert!(Instant::now() < deadline, "the death is not noticed");
+        drop(channel.producer());
+    }
+    let latest = consumer.receive_latest(DEADLINE).expect("the good item");
+    assert_eq!(value(&latest), 7);
+    let error = consumer.receive_timeout(DEADLINE).expect_err("it failed");
+    assert!(!error.is_timeout(), "{error}");
 }
 
 /// Items that are replaced, or dropped before they are complete.

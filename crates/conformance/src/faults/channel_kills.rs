@@ -60,6 +60,11 @@ const STORIES: [Story; 7] = [
 ];
 
 impl Story {
+    /// Returns whether the victim is a producer.
+    fn is_of_producer(self) -> bool {
+        matches!(self, Self::JoinProducer | Self::Send | Self::LeaveProducer)
+    }
+
     /// Returns the command that the victim runs, and those that come before it.
     fn commands(self) -> (Vec<String>, String) {
         let producer = || "producer p c".to_owned();
@@ -111,20 +116,30 @@ impl Story {
 struct Kind {
     delivery: Delivery,
     when_full: WhenFull,
+    /// Maximum number of members in each role. If it is 1, the survivor takes the victim's place.
+    members: u8,
 }
 
-const KINDS: [Kind; 3] = [
+const KINDS: [Kind; 4] = [
     Kind {
         delivery: Delivery::Queue,
         when_full: WhenFull::Wait,
+        members: 1,
+    },
+    Kind {
+        delivery: Delivery::Queue,
+        when_full: WhenFull::Wait,
+        members: 2,
     },
     Kind {
         delivery: Delivery::Broadcast,
         when_full: WhenFull::Wait,
+        members: 2,
     },
     Kind {
         delivery: Delivery::Broadcast,
         when_full: WhenFull::DropOldest,
+        members: 2,
     },
 ];
 
@@ -171,7 +186,7 @@ pub(crate) fn sample(harness: &Harness) -> Result<Option<Report>, Failure> {
     drop(peer);
     let mut slowest = Duration::ZERO;
     match may_trace {
-        true => kills(harness, &KINDS[..1], SAMPLE, &mut slowest).map(Some),
+        true => kills(harness, &KINDS[..2], SAMPLE, &mut slowest).map(Some),
         false => Ok(None),
     }
 }
@@ -220,19 +235,27 @@ fn play(harness: &Harness, kind: Kind, story: Story, steps: Option<u64>) -> Resu
         .depth(DEPTH)
         .delivery(kind.delivery)
         .when_full(kind.when_full)
-        .producers(2)
-        .consumers(2)
+        .producers(kind.members)
+        .consumers(kind.members)
         .reserved(EACH)
         .held(EACH);
     let channel = Channel::create(&context, options)?;
-    let mut producer = channel.producer()?;
-    let mut consumer = channel.consumer()?;
+    // Members that survive the victim. A sole victim has a successor instead.
+    let is_producer = story.is_of_producer();
+    let survives = |is_role: bool| kind.members > 1 || !is_role;
+    let mut producer = survives(is_producer)
+        .then(|| channel.producer())
+        .transpose()?;
+    let consumer = survives(!is_producer)
+        .then(|| channel.consumer())
+        .transpose()?;
     let victim = harness.peer()?;
     victim.ask(format!("open-channel c {}", channel.handle()?))?;
     let (before, operation) = story.commands();
     for command in before {
         match command.as_str() {
             "fill" => {
+                let producer = producer.as_mut().expect("the victim is a consumer");
                 for seed in 0..3 {
                     producer.send_timeout(&pattern(seed, LEN), deadline())?;
                 }
@@ -242,6 +265,8 @@ fn play(harness: &Harness, kind: Kind, story: Story, steps: Option<u64>) -> Resu
     }
     let done = trace(&victim, &operation, steps)?;
     victim.kill();
+    let mut producer = producer.map_or_else(|| channel.producer(), Ok)?;
+    let mut consumer = consumer.map_or_else(|| channel.consumer(), Ok)?;
     check(&channel, kind, story, &mut producer, &mut consumer)?;
     Ok(done)
 }
@@ -280,7 +305,16 @@ fn check(
     if let Some(lost) = expected.iter().find(|seed| Some(**seed) != possible) {
         return Err(Failure::new(format!("item {lost} was lost")));
     }
-    all_slots_return(channel, producer, consumer)
+    let (mut producers, mut consumers) = (vec![producer], vec![consumer]);
+    let mut seconds = match kind.members {
+        1 => None,
+        _ => Some((channel.producer()?, channel.consumer()?)),
+    };
+    if let Some((producer, consumer)) = &mut seconds {
+        producers.push(producer);
+        consumers.push(consumer);
+    }
+    all_slots_return(channel, &mut producers, &mut consumers)
 }
 
 fn contains(item: &Item, seed: u64) -> Result<bool, Failure> {
@@ -290,29 +324,28 @@ fn contains(item: &Item, seed: u64) -> Result<bool, Failure> {
 /// Uses every slot of the channel at the same time.
 fn all_slots_return(
     channel: &Channel,
-    producer: &mut Producer,
-    consumer: &mut Consumer,
+    producers: &mut [&mut Producer],
+    consumers: &mut [&mut Consumer],
 ) -> Result<(), Failure> {
-    let mut second_producer = channel.producer()?;
-    let mut second_consumer = channel.consumer()?;
     let mut kept = Vec::new();
     for _ in 0..EACH {
-        // In a queue, each item goes to one of the two consumers.
-        for _ in 0..2 {
-            producer.send_timeout(&pattern(1, LEN), deadline())?;
+        // In a queue, each item goes to one of the consumers.
+        for _ in 0..consumers.len() {
+            producers[0].send_timeout(&pattern(1, LEN), deadline())?;
         }
-        for consumer in [&mut *consumer, &mut second_consumer] {
+        for consumer in &mut *consumers {
             kept.push(consumer.receive_timeout(deadline())?);
         }
     }
-    while second_producer.try_send(&pattern(2, LEN)).is_ok() {
+    let last = producers.last_mut().expect("at least one");
+    while last.try_send(&pattern(2, LEN)).is_ok() {
         // A channel that drops the oldest item is never full.
         if channel.when_full() == WhenFull::DropOldest && channel.published() > 100 {
             break;
         }
     }
     let mut slots = Vec::new();
-    for producer in [producer, &mut second_producer] {
+    for producer in producers {
         for _ in 0..EACH {
             slots.push(producer.reserve()?);
         }

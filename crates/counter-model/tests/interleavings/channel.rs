@@ -510,6 +510,39 @@ fn a_deferred_release_waits_for_its_signal() {
     });
 }
 
+/// A producer that keeps a slot reserved while it publishes leaves enough for other producers.
+#[test]
+fn a_producer_owns_no_more_slots_than_it_may_reserve() {
+    alone(20, || {
+        let when_full = WhenFull::DropOldest;
+        let world = World::new(shape(Delivery::Queue, when_full, 1, (2, 2), (1, 1)));
+        let channel = world.channel();
+        let mut first = channel.join_producer(1, &*world).unwrap();
+        let mut second = channel.join_producer(2, &*world).unwrap();
+        let mut consumer = channel.join_consumer(3, &*world).unwrap();
+        let mut kept = Vec::new();
+        for _ in 0..4 {
+            for producer in [&mut first, &mut second] {
+                let slots = [(); 2].map(|()| channel.reserve(producer, &*world).expect("free"));
+                let (published, reserved) = match one_in(2) {
+                    true => (slots[0], slots[1]),
+                    false => (slots[1], slots[0]),
+                };
+                channel.publish(producer, published, &*world, None).unwrap();
+                if kept.is_empty()
+                    && let Ok(Received::Item(item)) = channel.try_receive(&mut consumer)
+                {
+                    kept.push(item);
+                }
+                let again = channel.reserve(producer, &*world).expect("free");
+                assert_ne!(again, reserved);
+                channel.cancel(producer, again);
+                channel.cancel(producer, reserved);
+            }
+        }
+    });
+}
+
 /// A word that contradicts the other words ends even a wait without a deadline.
 #[test]
 fn a_contradictory_word_ends_a_wait() {

@@ -1,6 +1,5 @@
 //! The backend, and its GPUs. Each GPU is in one of the driver's contexts.
 
-mod bell;
 mod clock;
 mod context_guard;
 mod stream_pool;
@@ -13,7 +12,6 @@ use super::driver::{ContextHandle, Current, DeviceHandle, Driver};
 use super::info;
 use super::memory::{KeptRanges, NVIDIA_MAJOR};
 use super::scheduler::Scheduler;
-use bell::Bell;
 use clock::Clock;
 use context_guard::ContextGuard;
 use crosshandle_hal::{Backend, BackendBlob, BackendContext, BackendDevice, NativeDevice};
@@ -139,7 +137,6 @@ pub(super) struct Gpu {
     peer_devices: OnceLock<Vec<DeviceHandle>>,
     kept_ranges: KeptRanges,
     pool: Arc<StreamPool>,
-    bell: Bell,
     guard: Arc<ContextGuard>,
     /// The scheduler of the device's context, shared by all `Gpu`s of the context.
     scheduler: Arc<Scheduler>,
@@ -159,7 +156,6 @@ impl Gpu {
             peer_devices: OnceLock::new(),
             kept_ranges: KeptRanges::default(),
             pool: Arc::default(),
-            bell: Bell::default(),
             guard: Arc::default(),
             scheduler: Scheduler::new(),
         })
@@ -177,7 +173,6 @@ impl Gpu {
             context: OnceLock::from(context),
             primary: Some(Arc::clone(self.primary())),
             pool: Arc::default(),
-            bell: Bell::default(),
             guard: Arc::default(),
             scheduler: Scheduler::of(context),
             clock: Clock::default(),
@@ -229,11 +224,6 @@ impl Gpu {
     /// Returns the pool of streams for the device's queues.
     pub(super) fn pool(&self) -> &Arc<StreamPool> {
         &self.pool
-    }
-
-    /// Returns the bell that wakes the driver.
-    pub(super) fn bell(&self) -> &Bell {
-        &self.bell
     }
 
     /// Returns the reserved addresses that nothing uses. A device in a context of the program keeps

@@ -213,11 +213,6 @@ impl HostFunctions {
         job
     }
 
-    /// Returns whether no announced function runs or waits for its turn.
-    pub(super) fn is_idle(&self) -> bool {
-        !self.state.lock().has_runner
-    }
-
     /// Stores the error unless an earlier one is stored.
     pub(super) fn note_error(&self, error: Error) {
         self.state.lock().error.get_or_insert(error);

@@ -36,7 +36,6 @@ pub(super) mod graph;
 mod host_function;
 mod in_flight;
 mod own_signals;
-mod stall;
 mod stream;
 mod stream_set;
 mod work;
@@ -60,7 +59,6 @@ use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::{Deadline, Mutex, MutexGuard};
 use host_function::HostFunctions;
 use in_flight::Pending;
-use stall::{Stall, StallWatch};
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,7 +144,6 @@ struct QueueState {
     broken: Option<Error>,
     /// Whether the scheduler keeps and tends this queue.
     is_watched: bool,
-    stall: StallWatch,
 }
 
 /// The locked state of a queue. On drop, it first unlocks the state and then drops the objects of
@@ -197,7 +194,6 @@ impl QueueInner {
                     streams: StreamSet::new(gpu, order, &functions, stream),
                     broken: None,
                     is_watched: false,
-                    stall: StallWatch::new(),
                 }),
                 functions,
                 this: this.clone(),
@@ -294,21 +290,6 @@ impl QueueInner {
         failed
     }
 
-    /// Wakes the driver if the queue should run but does not move. The device's context is current.
-    fn wake_driver(&self, stall: Stall) {
-        match stall {
-            Stall::None => {}
-            Stall::Ring(stalled) => {
-                let is_ringing = self.gpu.bell().is_ringing();
-                let rung = self.gpu.bell().ring(&self.gpu);
-                tracing::debug!(?stalled, is_ringing, ?rung, "a queue does not move");
-            }
-            Stall::Over(stalled) => {
-                tracing::debug!(?stalled, "a queue moves after the driver was woken");
-            }
-        }
-    }
-
     /// Stops all use of a borrowed stream, because the program has dropped the queue.
     fn abandon(&self) {
         let Ok(_current) = self.gpu.enter() else {
@@ -346,11 +327,8 @@ impl Tended for QueueInner {
             self.gpu.scheduler().forget(self);
         }
         let blockers = state.streams.blockers();
-        let progress = state.streams.progress_if_ready();
-        let stall = state.stall.check(progress, Instant::now());
         drop(state);
         drop_or_defer(failed);
-        self.wake_driver(stall);
         // Starts threads for functions and drops that have none, because the system may have had no
         // threads left.
         background::start_missing_threads();

@@ -443,15 +443,6 @@ impl StreamSet {
         }
     }
 
-    /// Returns a number that changes with the progress of the streams that should run, or `None` if
-    /// no stream should (see [`QueueStream::progress_if_ready`]).
-    pub(super) fn progress_if_ready(&self) -> Option<u64> {
-        let is_announced = !self.functions.is_idle();
-        let streams = self.streams.iter();
-        let ready = streams.filter_map(|stream| stream.progress_if_ready(is_announced));
-        ready.reduce(|sum, progress| sum.rotate_left(7) ^ progress)
-    }
-
     /// Returns the signals that streams and pending commands wait for now.
     pub(super) fn blockers(&self) -> Vec<(Arc<EventCore>, u64)> {
         let streams = self.streams.iter();

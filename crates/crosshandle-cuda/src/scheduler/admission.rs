@@ -114,16 +114,11 @@ impl StreamWaits {
         pending.cloned().collect()
     }
 
-    /// Returns the condition that the stream waits for now, if there is one.
-    pub(crate) fn first(&self) -> Option<Wait> {
-        let list = self.list();
-        list.iter().find(|wait| !wait.is_over()).cloned()
-    }
-
     /// Returns the signal that the stream waits for now, if there is one.
     pub(crate) fn first_event(&self) -> Option<(Arc<EventCore>, u64)> {
-        match self.first()? {
-            Wait::Event(event, number) => Some((event, number)),
+        let list = self.list();
+        match list.iter().find(|wait| !wait.is_over())? {
+            Wait::Event(event, number) => Some((Arc::clone(event), *number)),
             _ => None,
         }
     }

@@ -38,10 +38,6 @@
 //! - *Feeding*: commands are pending, and the thread offers them to their streams every 10 µs to 1
 //!   ms.
 //!
-//! # Queues that do not move
-//! A busy queue that waits for nothing may still not move, if the driver has missed a notification
-//! of the device. `Tended::tend` then wakes the driver (`queue::stall`, `device::bell`).
-//!
 //! # Which thread does what
 //! - Submitters hand commands to the driver, or leave them pending.
 //! - The scheduler's thread, `xh-cuda-sched`, tends and feeds. It makes no driver call that waits

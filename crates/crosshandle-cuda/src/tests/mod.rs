@@ -244,29 +244,3 @@ fn queues_of_the_host_refuse_memory_that_it_cannot_access() {
     queue.submit(copy).unwrap();
     queue.finish_timeout(native::SOON).unwrap();
 }
-
-/// The driver answers each ring of the bell, also while another stream waits.
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn the_bell_is_answered() {
-    let gpu = gpu();
-    gpu.scheduler().make_room();
-    let _current = gpu.enter().unwrap();
-    let word = super::memory::take_word(&gpu).unwrap();
-    let waiting = Stream::new(&gpu);
-    let (stream, number) = (waiting.stream.handle(), word.read().wrapping_add(1));
-    let wait = WordOp::Wait(word.address(), number);
-    // SAFETY: the word is aligned, and lives until the stream has finished.
-    unsafe { gpu.driver().word_ops(stream, &[wait]).unwrap() };
-    for ring in 0..3 {
-        let begin = std::time::Instant::now();
-        // The first ring may have to order a stream.
-        while !gpu.bell().ring(&gpu).unwrap() || gpu.bell().is_ringing() {
-            let is_soon = begin.elapsed() < std::time::Duration::from_secs(20);
-            assert!(is_soon, "ring {ring} has no answer");
-            std::thread::yield_now();
-        }
-    }
-    word.write(number);
-    finish(gpu.driver(), stream).unwrap();
-}

@@ -351,7 +351,8 @@ impl<P: Platform> Channel<'_, P> {
         let is_sole = self.has_sole_producer();
         let enough = match is_sole {
             true => self.slots.len(),
-            false => usize::from(self.shape.reserved()),
+            // The channel has no more slots for this producer than it may reserve.
+            false => usize::from(self.shape.reserved().saturating_sub(producer.reserved)),
         };
         for (slot, state) in outside.drain(..) {
             let is_held = producer.held[usize::from(slot / 64)] & bit(slot) != 0;

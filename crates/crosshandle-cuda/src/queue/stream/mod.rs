@@ -150,21 +150,6 @@ impl QueueStream {
         self.in_flight.is_empty()
     }
 
-    /// Returns a number that changes with the stream's progress, if the stream should run: it has
-    /// commands in flight, and waits for nothing except a host function that the driver has not
-    /// announced. `is_announced` says whether host functions are announced that have not ended.
-    pub(super) fn progress_if_ready(&self, is_announced: bool) -> Option<u64> {
-        let is_ready = !self.in_flight.is_empty()
-            && match self.waits.first() {
-                None => true,
-                Some(Wait::Word(..)) => !is_announced,
-                Some(_) => false,
-            };
-        let waits = || self.waits.pending().len() as u64;
-        is_ready
-            .then(|| u64::from(self.progress.read()) << 32 ^ u64::from(self.calls) << 8 ^ waits())
-    }
-
     pub(super) fn waits(&self) -> &StreamWaits {
         &self.waits
     }

@@ -30,8 +30,9 @@ use std::time::Duration;
 pub struct Consumer {
     state: channel::Consumer,
     shared: Arc<ConsumerShared>,
-    /// An item whose commands were not complete at the deadline of an earlier call.
-    pending: Option<Item>,
+    /// An item whose commands were not complete at the deadline of an earlier call, or the error of
+    /// an item that an earlier call has skipped.
+    pending: Option<Result<Item>>,
     notifier: Option<Notifier>,
     awaited: Option<Reached>,
     polling: Polling,
@@ -134,8 +135,12 @@ impl Consumer {
     /// Receives the newest waiting item, and drops the older ones. Waits for at most `timeout` if
     /// no item is waiting.
     ///
+    /// A consumer that can hold no other item drops its item before it receives a newer one. If
+    /// another consumer of a queue takes the newer item, the call waits for the next item.
+    ///
     /// # Errors
-    /// As [`receive_timeout`](Self::receive_timeout).
+    /// As [`receive_timeout`](Self::receive_timeout). If the commands of a newer item have failed,
+    /// the call returns the item before it, and the next call returns the error.
     pub fn receive_latest(&mut self, timeout: Duration) -> Result<Item> {
         let deadline = Deadline::after(timeout);
         let mut latest = self.receive_by(deadline)?;
@@ -156,7 +161,13 @@ impl Consumer {
                     latest = self.receive_by(deadline)?;
                 }
                 Ok(None) | Err(Error::Channel(_)) => return Ok(latest),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // If the item may become complete later, it is pending.
+                    if self.pending.is_none() {
+                        self.pending = Some(Err(error));
+                    }
+                    return Ok(latest);
+                }
             }
         }
     }
@@ -170,7 +181,7 @@ impl Consumer {
     pub fn receive_on(&mut self, queue: &Queue, timeout: Duration) -> Result<Item> {
         let deadline = Deadline::after(timeout);
         let mut item = match self.pending.take() {
-            Some(item) => item,
+            Some(pending) => pending?,
             None => self.published_by(deadline)?,
         };
         if let Err(error) = item.open_event(deadline) {
@@ -180,7 +191,7 @@ impl Consumer {
             && let Err(error) = queue.submit(Command::barrier().after_value(event, number))
         {
             // Another call may receive the item.
-            self.pending = Some(item);
+            self.pending = Some(Ok(item));
             return Err(error);
         }
         item.set_complete();
@@ -190,7 +201,7 @@ impl Consumer {
     #[inline]
     fn receive_by(&mut self, deadline: Deadline) -> Result<Item> {
         let item = match self.pending.take() {
-            Some(item) => item,
+            Some(pending) => pending?,
             None => self.published_by(deadline)?,
         };
         match item.is_complete() {
@@ -219,7 +230,7 @@ impl Consumer {
     /// Makes an item pending that cannot be received because of an error, or skips it.
     fn keep_for_later<T>(&mut self, item: Item, error: Error) -> Result<T> {
         if may_succeed_later(&error) {
-            self.pending = Some(item);
+            self.pending = Some(Ok(item));
         }
         Err(error)
     }
@@ -235,10 +246,7 @@ impl Consumer {
                 .words()
                 .receive(&mut self.state, core, deadline.instant());
             match received {
-                Ok(item) => {
-                    core.wake_armed(ChannelRole::Producer);
-                    return Item::wrap(&self.shared, item);
-                }
+                Ok(item) => return self.taken(item),
                 Err(ChannelError::TooManyHeld) if self.state.has_deferred() => {
                     self.await_release(deadline)?;
                 }
@@ -250,6 +258,13 @@ impl Consumer {
                 }
             }
         }
+    }
+
+    /// Wraps an item that this consumer has just taken, and wakes producers that wait for room.
+    #[inline]
+    fn taken(&self, item: channel::Item) -> Result<Item> {
+        self.shared.core().wake_armed(ChannelRole::Producer);
+        Item::wrap(&self.shared, item)
     }
 
     /// Waits a short time until a queue releases an item of this consumer.
@@ -284,7 +299,7 @@ impl Consumer {
     /// producer wakes this consumer.
     fn awaited_signal(&self) -> Option<(&Event, u64)> {
         match &self.pending {
-            Some(item) => item.signal(),
+            Some(item) => item.as_ref().ok()?.signal(),
             None if self.is_blocked() => self.next_release(),
             None => None,
         }
@@ -294,16 +309,13 @@ impl Consumer {
     #[inline]
     fn look(&mut self) -> Result<Option<Item>> {
         let item = match self.pending.take() {
-            Some(item) => item,
+            Some(pending) => pending?,
             None => {
                 self.shared.core().check_birth()?;
                 self.reuse_places();
                 let core = self.shared.core();
                 match core.words().try_receive(&mut self.state) {
-                    Ok(Received::Item(item)) => {
-                        core.wake_armed(ChannelRole::Producer);
-                        Item::wrap(&self.shared, item)?
-                    }
+                    Ok(Received::Item(item)) => self.taken(item)?,
                     Ok(Received::Empty) => return self.look_again(),
                     Err(ChannelError::TooManyHeld) if self.state.has_deferred() => return Ok(None),
                     Err(error) => return Err(ChannelCore::error(error, RECEIVING)),
@@ -320,7 +332,7 @@ impl Consumer {
             match item.try_complete() {
                 Ok(true) => {}
                 Ok(false) => {
-                    self.pending = Some(item);
+                    self.pending = Some(Ok(item));
                     return Ok(None);
                 }
                 Err(error) => return self.keep_for_later(item, error),
@@ -355,7 +367,7 @@ impl Consumer {
         let received = core.words().try_receive(&mut self.state);
         match received.map_err(|error| ChannelCore::error(error, RECEIVING))? {
             Received::Item(item) => {
-                let item = Item::wrap(&self.shared, item)?;
+                let item = self.taken(item)?;
                 self.complete_or_keep(item)
             }
             Received::Empty => Err(Error::Channel(match died {

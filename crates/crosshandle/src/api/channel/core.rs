@@ -279,7 +279,12 @@ impl ChannelCore {
             let Some(number) = number else { continue };
             let is_own = producer.index == key.index && producer.generation == key.generation;
             if is_own && words.latest_in(slot) == Some(number) {
-                let has_failed = !matches!(work.try_wait_value(signal), Ok(true));
+                let has_failed = match work.try_wait_value(signal) {
+                    Ok(true) => false,
+                    // Only a hostile member writes the number of a signal that has not ended.
+                    Ok(false) => continue,
+                    Err(_) => true,
+                };
                 self.control.settle(slot, number, has_failed);
             }
         }

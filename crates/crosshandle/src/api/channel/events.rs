@@ -54,9 +54,11 @@ enum State {
     /// A member of this process has created the event.
     Own(Event),
     Open(Event),
-    /// A background thread is opening the event.
-    Opening,
-    /// The next call that needs the event gets the error.
+    /// A background thread is opening the event that has this handle. If a later member takes the
+    /// place, the thread opens that member's event next.
+    Opening(EventHandle),
+    /// The next call that needs the event gets the error. Events for waking never fail so, because
+    /// no call would retry.
     Failed(Error),
 }
 
@@ -149,12 +151,14 @@ impl MemberEvents {
     ) -> Result<Option<Event>> {
         let place = place(role, key, which);
         let mut states = self.states.lock();
-        if let Some((generation, state)) = states.get(&place)
-            && *generation == key.generation
-        {
+        let mut is_opening = false;
+        if let Some((generation, state)) = states.get(&place) {
+            let is_same = *generation == key.generation;
             match state {
+                State::Opening(_) if !is_same => is_opening = true,
+                _ if !is_same => {}
                 State::Own(event) | State::Open(event) => return Ok(Some(event.clone())),
-                State::Opening => {
+                State::Opening(_) => {
                     drop(states);
                     // The system may have refused to start the thread before.
                     background::start_missing_threads();
@@ -163,18 +167,28 @@ impl MemberEvents {
                 State::Failed(error) => {
                     let error = error.clone();
                     states.remove(&place);
-                    return Err(error);
+                    // The call of the background thread has timed out, and not this one.
+                    if !error.is_timeout() {
+                        return Err(error);
+                    }
                 }
             }
         }
         let handle = self.handle(role, key, which)?;
-        let former = states.insert(place, (key.generation, State::Opening));
+        let former = states.insert(place, (key.generation, State::Opening(handle)));
         drop(states);
         drop(former);
+        // One thread for each place, however often a hostile member joins and leaves.
+        if is_opening {
+            background::start_missing_threads();
+            return Ok(None);
+        }
         let (events, context) = (Arc::downgrade(self), self.context.clone());
-        background::run_blocking(move || {
-            while !Self::open(&events, &context, role, key, which, &handle) {}
-        });
+        background::run_blocking(
+            move || {
+                while !Self::open(&events, &context, role, key, which) {}
+            },
+        );
         Ok(None)
     }
 
@@ -199,7 +213,7 @@ impl MemberEvents {
             check_interrupt()?;
             let states = self.states.lock();
             let is_opening = (states.get(&place(role, key, which)))
-                .is_some_and(|(_, state)| matches!(state, State::Opening));
+                .is_some_and(|(_, state)| matches!(state, State::Opening(_)));
             if is_opening {
                 let limit = deadline.remaining_within(LIVENESS_INTERVAL);
                 drop(self.changed.wait_timeout(states, limit));
@@ -214,10 +228,21 @@ impl MemberEvents {
         role: ChannelRole,
         key: MemberKey,
         which: MemberEvent,
-        handle: &EventHandle,
     ) -> bool {
+        let place = place(role, key, which);
+        let wanted = events.upgrade().and_then(|events| {
+            let states = events.states.lock();
+            match states.get(&place) {
+                Some((generation, State::Opening(handle))) => Some((*generation, *handle)),
+                _ => None,
+            }
+        });
+        let Some((generation, handle)) = wanted else {
+            return true;
+        };
+        let key = MemberKey { generation, ..key };
         // The channel may be closed meanwhile.
-        let opened = context.open_event_timeout(handle, ATTEMPT);
+        let opened = context.open_event_timeout(&handle, ATTEMPT);
         let Some(events) = events.upgrade() else {
             return true;
         };
@@ -231,15 +256,26 @@ impl MemberEvents {
             return false;
         }
         let event = opened.as_ref().ok().cloned();
-        events.put(place(role, key, which), key.generation, opened);
-        match which {
+        let is_gone = opened.as_ref().is_err_and(is_gone);
+        if !events.put(place, generation, opened) {
+            return false;
+        }
+        match (which, event) {
             // The words have changed for the member before this process needed its event. Calls
             // that found it unopened rely on this signal, so it comes after the event is put.
-            MemberEvent::Wake => {
-                let _ = event.map(|event| event.signal());
+            (MemberEvent::Wake, Some(event)) => {
+                let _ = event.signal();
+            }
+            // The member may have asked for a signal after the check above, and a call may have
+            // relied on this thread.
+            (MemberEvent::Wake, None) => {
+                let armed = events.control.armed_members(role) & (1 << key.index);
+                if armed != 0 && !is_gone {
+                    events.wake_each(role, armed);
+                }
             }
             // Tasks of this process may wait for the event.
-            MemberEvent::Work => events.wake_own(),
+            (MemberEvent::Work, _) => events.wake_own(),
         }
         true
     }
@@ -253,36 +289,34 @@ impl MemberEvents {
         error: &Error,
     ) -> bool {
         let is_alive = is_same(self.control.member(role, key.index), key);
-        let is_gone = matches!(
-            error,
-            Error::ExporterGone { .. } | Error::Stale | Error::Handle(_)
-        );
         // No other call retries to wake a member. Calls that need a signal get the error.
         let retries = match which {
             MemberEvent::Wake => {
-                !is_gone && self.control.armed_members(role) & (1 << key.index) != 0
+                !is_gone(error) && self.control.armed_members(role) & (1 << key.index) != 0
             }
             MemberEvent::Work => error.is_timeout(),
         };
         is_alive && retries
     }
 
-    fn put(&self, place: Place, generation: u32, opened: Result<Event>) {
+    /// Records the result of opening an event. Returns `false` if a later member has taken the
+    /// place, and the caller has to open its event.
+    fn put(&self, place: Place, generation: u32, opened: Result<Event>) -> bool {
         let mut states = self.states.lock();
-        let mut state = match opened {
-            Ok(event) => State::Open(event),
-            Err(error) => State::Failed(error),
-        };
-        // A later member may have taken the place.
-        if let Some((present, opening)) = states.get_mut(&place)
-            && *present == generation
-            && matches!(opening, State::Opening)
-        {
-            std::mem::swap(opening, &mut state);
+        if let Some((present, State::Opening(_))) = states.get(&place) {
+            if *present != generation {
+                return false;
+            }
+            match (opened, place.2) {
+                (Ok(event), _) => states.insert(place, (generation, State::Open(event))),
+                (Err(_), MemberEvent::Wake) => states.remove(&place),
+                (Err(error), MemberEvent::Work) => {
+                    states.insert(place, (generation, State::Failed(error)))
+                }
+            };
         }
         self.changed.notify_all();
-        drop(states);
-        drop(state);
+        true
     }
 
     /// Signals the members of a role that are armed, one bit for each.
@@ -335,6 +369,14 @@ impl MemberEvents {
 /// Returns whether a living member is the one with this index and generation.
 pub(super) fn is_same(living: Option<MemberKey>, key: MemberKey) -> bool {
     living.is_some_and(|living| living.index == key.index && living.generation == key.generation)
+}
+
+/// Returns whether an event can never be opened.
+fn is_gone(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::ExporterGone { .. } | Error::Stale | Error::Handle(_)
+    )
 }
 
 /// Returns an error if the program has interrupted the calling thread.

@@ -134,7 +134,8 @@ impl Item {
             let opened = events.get(ChannelRole::Producer, self.producer(), MemberEvent::Work);
             match opened {
                 Ok(Some(event)) => self.completion = Completion::Opened(event),
-                Ok(None) => return Ok(false),
+                // The producer may have left, and its process may not answer.
+                Ok(None) => return self.is_settled(),
                 Err(error) => self.complete_without_event(error)?,
             }
         }
@@ -171,29 +172,38 @@ impl Item {
     /// reason why the producer's event cannot be opened.
     #[cold]
     fn complete_without_event(&mut self, error: Error) -> Result<()> {
+        if self.is_settled()? {
+            return Ok(());
+        }
         if may_succeed_later(&error) {
             return Err(error);
         }
-        let core = self.core();
-        match core.control.settled(self.slot(), self.number()) {
+        // The producer died before this process opened its event.
+        if !(self.core()).is_present(ChannelRole::Producer, self.producer()) {
+            return Err(Error::Channel(ChannelFault::ProducerDied));
+        }
+        Err(match error {
+            Error::ExporterGone { .. } | Error::Stale => Error::Channel(ChannelFault::ProducerDied),
+            Error::Handle(_) => super::layout::CORRUPT,
+            error => error,
+        })
+    }
+
+    /// Returns whether the producer has left and has recorded that the item is complete.
+    ///
+    /// # Errors
+    /// [`Error::CommandFailed`] if the producer has recorded that the commands failed.
+    #[cold]
+    fn is_settled(&mut self) -> Result<bool> {
+        match self.core().control.settled(self.slot(), self.number()) {
+            None => Ok(false),
             Some(false) => {
                 self.set_complete();
-                Ok(())
+                Ok(true)
             }
             Some(true) => Err(Error::CommandFailed(
                 "the process that ran it knows why".into(),
             )),
-            // The producer died before this process opened its event.
-            None if !core.is_present(ChannelRole::Producer, self.producer()) => {
-                Err(Error::Channel(ChannelFault::ProducerDied))
-            }
-            None => Err(match error {
-                Error::ExporterGone { .. } | Error::Stale => {
-                    Error::Channel(ChannelFault::ProducerDied)
-                }
-                Error::Handle(_) => super::layout::CORRUPT,
-                error => error,
-            }),
         }
     }
 }

@@ -9,7 +9,7 @@ use crosshandle_ipc::channel::ChannelRole;
 use crosshandle_types::error::Result;
 use crosshandle_types::sync::Mutex;
 use std::mem;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A producer or a consumer of this process. Dropping it makes it leave the channel, as soon as the
@@ -22,10 +22,23 @@ pub(super) struct Member {
     work: OnceLock<Event>,
     /// Signalled by other members when this member may continue.
     wake: OnceLock<Event>,
-    /// The highest number of a signal of `work`.
-    last_signal: AtomicU64,
+    /// The signals of `work` that may not have ended.
+    unfinished: Mutex<Unfinished>,
     /// Held while an event is created and the card is written.
     writing: Mutex<()>,
+}
+
+/// Numbers of signals that may not have ended. Signals of several queues end in any order.
+#[derive(Default)]
+struct Unfinished {
+    numbers: Vec<u64>,
+    /// Length of the list at which the member next removes the signals that have ended.
+    limit: usize,
+}
+
+impl Unfinished {
+    /// Shortest list from which the member removes signals.
+    const LIMIT: usize = 16;
 }
 
 impl Member {
@@ -37,7 +50,7 @@ impl Member {
             key,
             work: OnceLock::new(),
             wake: OnceLock::new(),
-            last_signal: AtomicU64::new(0),
+            unfinished: Mutex::default(),
             writing: Mutex::default(),
         };
         core.begin_unarmed(role, key);
@@ -77,7 +90,13 @@ impl Member {
     /// number.
     pub(super) fn signal_on(&self, queue: &Queue) -> Result<u64> {
         let number = queue.signal_numbered(self.event(MemberEvent::Work)?)?;
-        self.last_signal.fetch_max(number, Ordering::Relaxed);
+        let mut unfinished = self.unfinished.lock();
+        if unfinished.numbers.len() >= unfinished.limit {
+            unfinished.numbers.retain(|number| !self.has_ended(*number));
+            // The list doubles first, so that each signal is checked a few times on average.
+            unfinished.limit = Unfinished::LIMIT.max(2 * unfinished.numbers.len());
+        }
+        unfinished.numbers.push(number);
         Ok(number)
     }
 
@@ -114,21 +133,30 @@ impl Drop for Member {
         }
         self.disarm();
         let (role, key) = (self.role, self.key);
-        let number = self.last_signal.load(Ordering::Relaxed);
         let Some(work) = self.work.get() else {
             return core.end(role, key, None);
         };
-        if number == 0 || self.has_ended(number) {
+        let mut numbers = mem::take(&mut self.unfinished.lock().numbers);
+        numbers.retain(|number| !self.has_ended(*number));
+        if numbers.is_empty() {
             return core.end(role, key, Some(work));
         }
         // Queues still use slots, and other processes may not know the event yet.
-        let (leaving, event) = (Arc::clone(core), work.clone());
-        let awaited = work.on_signal(number, move |_| leaving.end(role, key, Some(&event)));
-        match awaited {
-            Ok(subscription) => subscription.detach(),
-            Err(error) => {
-                tracing::warn!(%error, "a member of a channel stays until this process ends");
-                mem::forget((Arc::clone(core), work.clone()));
+        let remaining = Arc::new(AtomicUsize::new(numbers.len()));
+        for number in numbers {
+            let (leaving, event) = (Arc::clone(core), work.clone());
+            let remaining = Arc::clone(&remaining);
+            let awaited = work.on_signal(number, move |_| {
+                if remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    leaving.end(role, key, Some(&event));
+                }
+            });
+            match awaited {
+                Ok(subscription) => subscription.detach(),
+                Err(error) => {
+                    tracing::warn!(%error, "a member of a channel stays until this process ends");
+                    mem::forget((Arc::clone(core), work.clone()));
+                }
             }
         }
     }

@@ -9,6 +9,7 @@ use super::core::{ChannelCore, WRITING};
 use super::events::check_interrupt;
 use super::layout::{ArrayLayout, ItemHead, USER_BYTES};
 use super::member::Member;
+use crate::api::command::Command;
 use crate::api::event::Reached;
 use crate::api::memory::MemoryRange;
 use crate::api::queue::Queue;
@@ -242,7 +243,13 @@ impl Producer {
         slot: Slot,
         timeout: Duration,
     ) -> Result<u64, Unpublished> {
-        match self.shared.member.signal_on(queue) {
+        let member = &self.shared.member;
+        // Another queue may still write a slot that could not be published before.
+        let earlier = match (slot.signal, member.work()) {
+            (1.., Some(work)) => queue.submit(Command::barrier().after_value(work, slot.signal)),
+            _ => Ok(()),
+        };
+        match earlier.and_then(|()| member.signal_on(queue)) {
             Ok(signal) => self.publish_by(slot, Deadline::after(timeout), signal),
             Err(error) => Err(Unpublished { error, slot }),
         }
