@@ -1,6 +1,6 @@
 // The BLAKE3 hash of memory that only the device can access.
 //
-// `compile.py` compiles this file to `kernels.ptx`. A test without a GPU compiles it as C++, together
+// `compile_ptx.py` compiles this file to `kernels.ptx`. A test without a GPU compiles it as C++, together
 // with `on_host.cpp`.
 //
 // BLAKE3 divides its input into chunks of 1,024 bytes. It combines the chunks' chaining values in
