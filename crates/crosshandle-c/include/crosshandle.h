@@ -1967,7 +1967,8 @@ void *crosshandle_queue_native(const crosshandle_queue *queue);
 
 /**
  * Signals an event when all earlier work of the queue is complete. Stores the number of the signal
- * in `value` unless that is null. This call does not wait.
+ * in `value` unless that is null. Stores 0 for an event with a single signaller, which the device
+ * counts. This call does not wait.
  *
  * Errors: those that the driver or the system reports at once.
  */
