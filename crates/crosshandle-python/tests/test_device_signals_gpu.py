@@ -243,7 +243,7 @@ def test_kernels_of_numba() -> None:
     pytest.importorskip("cuda.core", reason="these kernels need the package numba-cuda")
     from crosshandle.numba import signal, wait_next
 
-    @cuda.jit  # type: ignore[untyped-decorator]
+    @cuda.jit
     def add_one(words, awaited, abort, own_words, signalled, value, result, rounds, timeout):  # type: ignore[no-untyped-def]
         for _ in range(rounds):
             result[0] = wait_next(words, awaited, abort, timeout)
