@@ -301,8 +301,8 @@ fi
 # LMCache's events, and vLLM's backend `ipc` with two engines.
 if wants engines; then
     if python_module && python3 -c 'import torch'; then
-        run "engine steps, ray" env "PYTHONPATH=$site" python3 -B "$here/python/bench/engine_steps.py" ray
-        run "engine steps, events" env "PYTHONPATH=$site" python3 -B "$here/python/bench/engine_steps.py" events
+        run "engine steps, ray" env "PYTHONPATH=$site" python3 -B "$here/python/bench/engine_steps.py" ray --steps
+        run "engine steps, events" env "PYTHONPATH=$site" python3 -B "$here/python/bench/engine_steps.py" events --steps
         # shellcheck disable=SC2086
         run "engine steps, updates" env "PYTHONPATH=$site" python3 -B "$here/python/bench/updates.py" ${UPDATES-}
         cat "$out"/engine-steps-*.log
