@@ -175,8 +175,8 @@ type Receive = unsafe extern "C" fn(
     *mut *mut crosshandle_item,
 ) -> crosshandle_result;
 
-/// Compares items of 64 bytes that a thread sends and receives, copied and in place. C makes objects
-/// for slots and items, and calls three or four functions for each item.
+/// Compares items of 64 bytes that a thread sends and receives, copied and in place. C makes
+/// objects for slots and items, and calls three or four functions for each item.
 fn channel_calls(context: &Context, c_context: *mut crosshandle_context) {
     const LEN: usize = 64;
     let channel = Channel::create(context, ChannelOptions::new(LEN)).expect("a channel");
