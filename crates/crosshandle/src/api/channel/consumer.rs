@@ -466,7 +466,8 @@ impl Consumer {
     }
 
     /// Asks other members, or the items that use this consumer's places, to signal the consumer.
-    /// Returns the event, the number of the next signal, and whether the consumer waits for a place.
+    /// Returns the event, the number of the next signal, and whether the consumer waits for a
+    /// place.
     fn arm(&self) -> Result<(Event, u64, bool)> {
         let shared = &self.shared;
         let is_blocked = self.is_blocked();
