@@ -17,6 +17,9 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+/// Maximum time that the fill of new memory takes. Other work of the device may delay it.
+const FILL_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A device in use. A context allocates, exports and opens memory, and creates events and queues.
 ///
 /// Cloning is cheap, and any thread may use a context. Objects of a context stay usable after the
@@ -429,7 +432,8 @@ impl Context {
         result.expect("the backend makes the call")
     }
 
-    /// Fills new memory with a repeated pattern, and waits for the end of the fill.
+    /// Fills new memory with a repeated pattern, and waits for the end of the fill, at most
+    /// [`FILL_TIMEOUT`].
     pub(super) fn fill_now(&self, memory: &Memory, pattern: &[u8]) -> Result<()> {
         if memory.bytes().is_ok() {
             let repeated = pattern.iter().copied().cycle().take(memory.len());
@@ -437,7 +441,7 @@ impl Context {
         }
         let queue = self.create_queue()?;
         queue.submit(Command::fill(memory.all(), pattern)?)?;
-        queue.finish()
+        queue.finish_timeout(FILL_TIMEOUT)
     }
 
     /// Returns the queue that waits for native events and records them.
