@@ -70,6 +70,15 @@ pub(crate) const CYCLONEDX: Tool = Tool {
     install: &[],
 };
 
+/// Compares public interfaces.
+pub(crate) const SEMVER: Tool = Tool {
+    package: "cargo-semver-checks",
+    name: "cargo-semver-checks",
+    version: (0, 51, 0),
+    exact: false,
+    install: &[],
+};
+
 /// Draws the diagrams of the pages in the reader's browser.
 pub(crate) const MERMAID: Tool = Tool {
     package: "mdbook-mermaid",
@@ -113,6 +122,7 @@ impl Tool {
         match self.name {
             "cargo-nextest" => command.arg("nextest"),
             "cargo-cyclonedx" => command.arg("cyclonedx"),
+            "cargo-semver-checks" => command.arg("semver-checks"),
             _ => &mut command,
         };
         let Ok(output) = command.arg("--version").output() else {

@@ -2,6 +2,7 @@
 
 mod deb;
 mod install;
+mod prepare;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -34,13 +35,18 @@ const LISTED: [(&str, &str); 6] = [
 /// Time limit of a build. It optimises every dependency.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
 
+/// Sets the version of the next release in all files.
+pub(crate) fn prepare(workspace: &Workspace, version: &str) -> Result<()> {
+    prepare::run(workspace, VERSION, version)
+}
+
 /// Builds a release in `target/dist`, checks it, and prints the command that tags it.
 ///
 /// # Errors
 /// Fails if a part cannot be built, differs in the second build, or does not work where it was
 /// installed. Also fails if the checkout is not ready for a release, unless this is a `rehearsal`.
 pub(crate) fn run(workspace: &Workspace, rehearsal: bool) -> Result<()> {
-    let missing = missing(workspace)?;
+    let mut missing = missing(workspace)?;
     if !missing.is_empty() && !rehearsal {
         let list = missing.join("\n  ");
         return Err(format!(
@@ -49,7 +55,11 @@ pub(crate) fn run(workspace: &Workspace, rehearsal: bool) -> Result<()> {
     }
     packages::check(workspace)?;
     let mut skipped = Vec::new();
-    skipped.extend(interfaces(workspace)?);
+    match interfaces(workspace)? {
+        Some(changes) if !rehearsal => return Err(changes),
+        changes => missing.extend(changes),
+    }
+    skipped.extend(oldest_rust(workspace)?);
     let arguments = ["publish", "--workspace", "--dry-run", "--locked"];
     let mut publish = workspace.cargo(&arguments);
     if rehearsal {
@@ -127,26 +137,40 @@ fn changelog(text: &str, version: &str) -> Option<String> {
     (!is_empty).then(|| "CHANGELOG.md has unreleased changes".to_owned())
 }
 
-/// Compares the public interface with that of the previous commit, if cargo-semver-checks is
-/// installed. Returns the reason if it is not.
+/// Compares the public interface with that of the previous commit. Returns the changes that break
+/// programs, if the version does not allow them.
 fn interfaces(workspace: &Workspace) -> Result<Option<String>> {
-    let installed = Command::new("cargo-semver-checks")
-        .args(["semver-checks", "--version"])
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !installed {
-        let reason = "the interface's changes: `cargo install cargo-semver-checks` takes too long \
-            to be part of this command";
-        return Ok(Some(reason.to_owned()));
-    }
-    let mut compare = Command::new("cargo-semver-checks");
+    let mut compare = Command::new(tools::SEMVER.get(workspace)?);
     workspace.prepare(&mut compare);
     compare.args(["semver-checks", "--baseline-rev", "HEAD~1"]);
     compare.args(["--package", "crosshandle", "--package", "crosshandle-link"]);
     compare.args(["--package", "crosshandle-store"]);
-    Step::new(workspace, "changes of the interface", compare)
-        .limit(BUILD_LIMIT)
-        .run()?;
+    let step = Step::new(workspace, "changes of the interface", compare).limit(BUILD_LIMIT);
+    Ok(step.run_optional()?.map(|problem| {
+        format!("the interface differs from the previous commit's by more than the version says: {problem}")
+    }))
+}
+
+/// Builds everything with the oldest supported compiler. Returns the reason if this is not
+/// possible.
+fn oldest_rust(workspace: &Workspace) -> Result<Option<String>> {
+    let oldest = format!("{}.0", env!("CARGO_PKG_RUST_VERSION"));
+    let version = Command::new("rustup")
+        .args(["run", &oldest, "cargo", "--version"])
+        .output();
+    if !version.is_ok_and(|output| output.status.success()) {
+        let reason = format!("Rust {oldest}: `rustup toolchain install {oldest}`");
+        return Ok(Some(reason));
+    }
+    let mut check = Command::new("rustup");
+    workspace.prepare(&mut check);
+    check.args(["run", &oldest, "cargo", "check", "--locked", "--workspace"]);
+    check.env("CARGO_TARGET_DIR", workspace.target.join("oldest-rust"));
+    // This process may run with the variables of another compiler.
+    for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN"] {
+        check.env_remove(name);
+    }
+    Step::new(workspace, format!("Rust {oldest}"), check).run()?;
     Ok(None)
 }
 
