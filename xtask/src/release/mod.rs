@@ -32,6 +32,7 @@ const LISTED: [(&str, &str); 6] = [
         "crates/ur-adapter-level-zero",
     ),
 ];
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// Time limit of a build. It optimises every dependency.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
 
@@ -79,9 +80,10 @@ pub(crate) fn run(workspace: &Workspace, rehearsal: bool) -> Result<()> {
         "release-build/second-build",
         &again,
     )?;
-    let sums = checksums(&dist)?;
-    same(&sums, &checksums(&again)?)?;
+    same(&checksums(&dist)?, &checksums(&again)?)?;
     say("ok     both builds have the same bytes");
+    skipped.extend(aarch64(workspace, &environment, &dist)?);
+    let sums = checksums(&dist)?;
     let text: String = sums
         .iter()
         .map(|(name, sum)| format!("{sum}  {name}\n"))
@@ -179,7 +181,7 @@ fn build(workspace: &Workspace, python: &Environment, place: &str, dist: &Path) 
     let copy = copy_of_the_commit(workspace, place)?;
     wheel::empty(dist)?;
     let lists = dependencies(workspace, &copy)?;
-    let wheel = wheel::for_release(&copy, python, &lists)?;
+    let wheel = wheel::for_release(&copy, python, &lists, None)?;
     let name = wheel.file_name().ok_or("the wheel has no name")?;
     wheel::copy(&wheel, &dist.join(name))?;
     deb::build(&copy, &lists, dist)?;
@@ -196,6 +198,31 @@ fn build(workspace: &Workspace, python: &Environment, place: &str, dist: &Path) 
     let parent = workspace.target.join(place);
     fs::remove_dir_all(&parent)
         .map_err(|error| format!("cannot remove {}: {error}", parent.display()))
+}
+
+/// Builds the wheel for aarch64 in `dist`. Nothing runs it, because this machine cannot. Returns
+/// the reason if it cannot be built.
+fn aarch64(workspace: &Workspace, python: &Environment, dist: &Path) -> Result<Option<String>> {
+    let print = ["--print", "target-libdir", "--target", AARCH64];
+    let directory = Command::new("rustc").args(print).output();
+    let directory = directory.map_err(|error| format!("cannot run rustc: {error}"))?;
+    let directory = String::from_utf8_lossy(&directory.stdout).trim().to_owned();
+    if !Path::new(&directory).is_dir() {
+        let reason = format!("the wheel for aarch64: `rustup target add {AARCH64}`");
+        return Ok(Some(reason));
+    }
+    let place = "release-build/aarch64";
+    let copy = copy_of_the_commit(workspace, place)?;
+    let cross = wheel::Cross {
+        triple: AARCH64,
+        tools: Environment::for_cross(workspace)?,
+    };
+    let lists = dependencies(workspace, &copy)?;
+    let wheel = wheel::for_release(&copy, python, &lists, Some(&cross))?;
+    let name = wheel.file_name().ok_or("the wheel has no name")?;
+    wheel::copy(&wheel, &dist.join(name))?;
+    fs::remove_dir_all(&copy.root).map_err(|error| format!("cannot remove {place}: {error}"))?;
+    Ok(None)
 }
 
 /// Returns a copy of the latest commit, whose builds do not depend on the time or on paths.

@@ -23,6 +23,8 @@ const BROWSERS: [&str; 5] = [
 ];
 /// Time limit of the whole check. The browser loads each page four times.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
+/// Time limit of a screenshot.
+const SCREENSHOT_LIMIT: Duration = Duration::from_secs(60);
 /// The widths and heights of the screenshots, in pixels: a phone and a desktop.
 const SIZES: [(&str, &str); 2] = [("phone", "390,844"), ("desktop", "1280,900")];
 /// The pages of the screenshots.
@@ -64,7 +66,7 @@ pub(super) fn run(site: &Path, screenshots: &Path) -> Result<()> {
                     &format!("http://{address}/{page}.html"),
                 ];
                 let mut shot = Browser::start(browser, &profile, &arguments.map(String::as_str))?;
-                let ended = crate::process::wait(&mut shot.0, LIMIT)?;
+                let ended = crate::process::wait(&mut shot.0, SCREENSHOT_LIMIT)?;
                 if !ended.is_some_and(|status| status.success()) || !image.exists() {
                     return Err(format!("the browser makes no screenshot of {page}"));
                 }
@@ -100,14 +102,11 @@ impl Browser {
         command.args(["--headless", "--no-sandbox", "--disable-gpu"]);
         command.args(["--disable-dev-shm-usage", "--hide-scrollbars"]);
         // Messages of pages appear on standard error.
-        command.args(["--enable-logging=stderr", "--remote-debugging-port=0"]);
+        command.arg("--enable-logging=stderr");
         command.arg(format!("--user-data-dir={}", profile.display()));
-        if arguments
-            .iter()
-            .any(|argument| argument.starts_with("--screenshot"))
-        {
-            command.args(["--run-all-compositor-stages-before-draw"]);
-        }
+        // A browser with a port for tools stays after it has loaded a page.
+        let stays = !arguments.iter().any(|it| it.starts_with("--screenshot"));
+        command.args(stays.then_some("--remote-debugging-port=0"));
         let cannot = |error| format!("cannot start {name}: {error}");
         let log = profile.with_extension("log");
         let messages = File::create(&log).map_err(cannot)?;
