@@ -3,7 +3,8 @@ xtask bench peers` run it, and make tables of the lines that it prints.
 
     bench.py host|gpu|loader|stages|peers [--only TEXT] [--quick]
 
-`stages` compares nothing. It shows how the time of a first opening on a GPU is divided."""
+`stages` compares nothing. It shows how the times of a first opening and of a frame on a GPU are
+divided."""
 
 from __future__ import annotations
 

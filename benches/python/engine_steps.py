@@ -1,18 +1,22 @@
 """Compares this package's integrations with the steps of the packages that they replace, on a GPU.
 
-    engine_steps.py ray [--device cuda:0] [--receiver cuda:0] [--mib 64] [--rounds 30]
-    engine_steps.py events [--device cuda:0] [--rounds 300]
+    engine_steps.py ray [--device cuda:0] [--receiver cuda:0] [--mib 64] [--rounds 30] [--steps]
+    engine_steps.py events [--device cuda:0] [--rounds 300] [--steps]
 
 `ray` passes tensors between two processes: by this package's transport for Ray, and by the steps of
 Ray's own transport `CUDA_IPC`. `events` passes events as LMCache does: by this package's backend,
 and by the steps of LMCache's backend for interprocess events of CUDA. Ray and LMCache themselves
 are not needed: stand-ins replace the few names that the integrations import from them. The program
 fails if a tensor has wrong contents, or if an event does not order the streams.
+
+With `--steps`, the program also prints the median time of each step in both processes. With
+`--device cpu`, it measures only this package's steps, in the host's memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import os
 import pickle
@@ -27,6 +31,65 @@ from typing import Any
 DEADLINE = 30.0
 CYCLES = 20_000_000
 """Duration of a kernel that delays a stream, in cycles of the GPU: about 10 ms."""
+
+
+Steps = dict[str, list[float]]
+"""The times of steps in seconds, by the name of the step."""
+
+
+def synchronize(device: Any) -> None:
+    """Waits until a GPU has done its work. Does nothing on the CPU."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Watch:
+    """Measures the time of each call to some functions, while it is switched on."""
+
+    def __init__(self) -> None:
+        self.steps: Steps = {}
+
+    def of(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def timed(*arguments: Any, **named: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.steps.setdefault(name, []).append(time.perf_counter() - begin)
+
+        return timed
+
+    def on(self, holder: Any, *names: str) -> None:
+        """Replaces functions of a module, a class or an object by versions that are measured."""
+        for name in names:
+            setattr(holder, name, self.of(name, getattr(holder, name)))
+
+    def on_sharing(self) -> None:
+        """Measures the functions that `share` and `open` call."""
+        import crosshandle._crosshandle
+        import crosshandle._sharing
+        import crosshandle._storages
+        import crosshandle._trees
+        import crosshandle.ray
+
+        self.on(crosshandle._trees, "arrange", "rearrange")
+        self.on(crosshandle._storages, "of")
+        self.on(crosshandle._sharing, "_arrays", "_adopt", "_openable", "_context_of")
+        self.on(crosshandle._crosshandle, "describe", "adopt_all", "pack_shared", "unpack")
+        self.on(crosshandle.ray, "share", "open")
+
+    def taken(self) -> Steps:
+        taken, self.steps = self.steps, {}
+        return taken
+
+
+def medians(title: str, steps: Steps) -> Iterator[str]:
+    yield f"\n{title}"
+    for name, times in steps.items():
+        yield f"    {statistics.median(times) * 1e6:8.1f} µs  {name} ({len(times)} times)"
 
 
 def stand_ins() -> None:
@@ -112,7 +175,17 @@ class OurSteps:
     def __init__(self) -> None:
         import crosshandle.ray
 
-        self._transport = crosshandle.ray.TorchTransport()
+        class WithEvents(crosshandle.ray.TorchTransport):
+            """Uses an event on the CPU too, so that `--device cpu` measures the same steps."""
+
+            def _shared(self, arrays: list[Any]) -> tuple[Any, str]:
+                if arrays[0].device.type == "cuda":
+                    return super()._shared(arrays)
+                event = crosshandle.default_context().event()
+                event.signal()
+                return crosshandle.ray.share(arrays, event=event), "cpu"
+
+        self._transport = WithEvents()
 
     def extract(self, name: str, tensor: Any) -> Any:
         return self._transport.extract_tensor_transport_metadata(name, [tensor])
@@ -133,22 +206,37 @@ def receiver(pipe: Any, device: str) -> None:
     import torch
 
     place = torch.device(device)
-    torch.cuda.set_device(place)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
     ways = {"theirs": RaySteps(), "ours": OurSteps()}
     torch.zeros(1, device=place)
+    watch = Watch()
     pipe.send("started")
     kept: Any = None
     while (message := pipe.recv()) is not None:
+        if message == "watch":
+            watch.on_sharing()
+            continue
+        if message == "steps":
+            pipe.send(watch.taken())
+            continue
+        got = time.perf_counter()
         way, name, data, keeps = message
-        tensor = ways[way].receive(name, pickle.loads(data), place)
-        torch.cuda.current_stream(place).synchronize()
-        pipe.send("received")
+        meta = pickle.loads(data)
+        loaded = time.perf_counter()
+        tensor = ways[way].receive(name, meta, place)
+        received = time.perf_counter()
+        if place.type == "cuda":
+            torch.cuda.current_stream(place).synchronize()
+        pipe.send((got, loaded, received, time.perf_counter()))
         pipe.recv()
         pipe.send((float(tensor[0]), float(tensor[-1]), bool((tensor == tensor[0]).all())))
         if keeps:
             kept = tensor  # noqa: F841
+        begin = time.perf_counter()
         del tensor
-        torch.cuda.synchronize()
+        watch.steps.setdefault("drop the tensor", []).append(time.perf_counter() - begin)
+        synchronize(place)
 
 
 def answered(pipe: Any) -> Any:
@@ -181,32 +269,53 @@ def ray_rows(arguments: argparse.Namespace) -> Iterator[str]:
     import torch
 
     device = torch.device(arguments.device)
-    torch.cuda.set_device(device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     pipe, process = started(receiver, arguments.receiver)
     ways: dict[str, Any] = {"theirs": RaySteps(), "ours": OurSteps()}
-    if arguments.receiver != arguments.device:
+    if arguments.receiver != arguments.device or device.type == "cpu":
         # Ray's transport refuses another GPU.
         del ways["theirs"]
     value = 0
+    stamps: dict[str, Steps] = {way: {} for way in ways}
 
-    def passed(way: str, tensor: Any, keeps: bool) -> float:
+    def passed(way: str, tensor: Any, keeps: bool) -> tuple[float, float]:
+        """Returns the time until the sender knows that the receiver has the tensor, and the part of
+        this time that is not spent on the pipe."""
         nonlocal value
         value = value % 1000 + 1
         tensor.fill_(value)
-        torch.cuda.synchronize()
+        synchronize(device)
         name = f"object-{value}"
         begin = time.perf_counter()
         meta = ways[way].extract(name, tensor)
-        pipe.send((way, name, pickle.dumps(meta), keeps))
-        assert answered(pipe) == "received"
-        took = time.perf_counter() - begin
+        extracted = time.perf_counter()
+        data = pickle.dumps(meta)
+        dumped = time.perf_counter()
+        pipe.send((way, name, data, keeps))
+        got, loaded, received, synchronized = answered(pipe)
+        end = time.perf_counter()
         pipe.send("check")
         assert answered(pipe) == (value, value, True), f"{way}: wrong contents"
+        collecting = time.perf_counter()
         ways[way].collect(name, meta, tensor)
-        return took
+        # The clock is the same in both processes.
+        alone = (dumped - begin) + (synchronized - got)
+        for step, took in {
+            "extract": extracted - begin,
+            "pickle": dumped - extracted,
+            "send": got - dumped,
+            "unpickle": loaded - got,
+            "receive": received - loaded,
+            "synchronize": synchronized - received,
+            "answer": end - synchronized,
+            "(later) collect": time.perf_counter() - collecting,
+        }.items():
+            stamps[way].setdefault(step, []).append(took)
+        return end - begin, alone
 
-    def measured(made: Callable[[str], Any], keeps: bool) -> dict[str, list[float]]:
-        times: dict[str, list[float]] = {way: [] for way in ways}
+    def measured(made: Callable[[str], Any], keeps: bool) -> dict[str, list[tuple[float, float]]]:
+        times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         for turn in range(arguments.rounds + 3):
             for way in ways:
                 took = passed(way, made(way), keeps)
@@ -215,19 +324,45 @@ def ray_rows(arguments: argparse.Namespace) -> Iterator[str]:
         return times
 
     elements = arguments.mib << 18
-    kept = {way: torch.zeros(elements, device=device) for way in ways}
+
+    def new() -> Any:
+        if device.type == "cuda":
+            return torch.empty(elements, device=device)
+        # Other processes cannot map memory of torch on the CPU.
+        import crosshandle
+
+        return crosshandle.empty(elements, "float32").torch()
+
+    kept = {way: new() for way in ways}
     cases: dict[str, tuple[Callable[[str], Any], bool]] = {
-        "a new tensor for each object": (lambda way: torch.empty(elements, device=device), False),
+        "a new tensor for each object": (lambda way: new(), False),
         "the same tensor, dropped by the receiver": (lambda way: kept[way], False),
         "the same tensor, kept by the receiver": (lambda way: kept[way], True),
     }
     try:
         for name, (made, keeps) in cases.items():
             times = measured(made, keeps)
-            if "theirs" in times:
-                yield row(name, times["ours"], times["theirs"], 0.5)
-            else:
-                yield f"| {name} | – | {statistics.median(times['ours']) * 1e6:.1f} µs | – | – |"
+            for part, title in enumerate((f"{name}, with the messages", name)):
+                took = {way: [pair[part] for pair in pairs] for way, pairs in times.items()}
+                if "theirs" in took:
+                    yield row(title, took["ours"], took["theirs"], 0.5)
+                else:
+                    yield f"| {title} | – | {statistics.median(took['ours']) * 1e6:.1f} µs | – | – |"
+        if not arguments.steps:
+            return
+        # The functions are measured after the rows, because measuring takes time too.
+        watch = Watch()
+        watch.on_sharing()
+        pipe.send("watch")
+        for name, (made, keeps) in cases.items():
+            for way in ways:
+                stamps[way].clear()
+            measured(made, keeps)
+            for way in ways:
+                yield from medians(f"{name}: {way}", stamps[way])
+            yield from medians(f"{name}: ours, calls of the sender", watch.taken())
+            pipe.send("steps")
+            yield from medians(f"{name}: ours, calls of the receiver", answered(pipe))
     finally:
         process.kill()
 
@@ -262,9 +397,21 @@ def backends() -> dict[str, Any]:
     return {"theirs": TheirEvents(), "ours": EventBackend("cuda")}
 
 
+CALLS = ("create_event", "export_event", "import_event", "record_event", "wait_event")
+"""The calls of a backend that `--steps` measures."""
+
+
+def watched(all_of: dict[str, Any]) -> dict[str, Watch]:
+    watches = {way: Watch() for way in all_of}
+    for way, backend in all_of.items():
+        watches[way].on(backend, *CALLS)
+    return watches
+
+
 def answerer(pipe: Any, device: str) -> None:
     """Imports events and waits for them on its stream, and answers with events of its own."""
     all_of = backends()
+    watches: dict[str, Watch] = {}
     import torch
 
     place = torch.device(device)
@@ -274,6 +421,12 @@ def answerer(pipe: Any, device: str) -> None:
     torch.cuda.synchronize()
     pipe.send("started")
     while (message := pipe.recv()) is not None:
+        if message == "watch":
+            watches = watched(all_of)
+            continue
+        if message == "steps":
+            pipe.send({way: watch.taken() for way, watch in watches.items()})
+            continue
         kind, way, data = message
         backend = all_of[way]
         if kind == "import":
@@ -355,14 +508,28 @@ def event_rows(arguments: argparse.Namespace) -> Iterator[str]:
                 pipe.send(("order", way, (backend.export_event(event, device), reduce_tensor(memory)[1])))
                 assert answered(pipe) == value, f"{way}: the event did not order the streams"
                 torch.cuda.synchronize()
-        for number in range(arguments.rounds + 20):
-            for name, step in steps.items():
+        def measured(name: str) -> None:
+            for number in range(arguments.rounds + 20):
                 for way, backend in all_of.items():
-                    took = step(backend, way)
+                    took = steps[name](backend, way)
                     if number >= 20:
                         times[name][way].append(took)
+
+        for name in steps:
+            measured(name)
         for name, goal in (("export and import", 0.2), ("there and back", 0.2), ("record and wait", 1.2)):
             yield row(name, times[name]["ours"], times[name]["theirs"], goal)
+        if not arguments.steps:
+            return
+        watches = watched(all_of)
+        pipe.send("watch")
+        for name in steps:
+            measured(name)
+            pipe.send("steps")
+            other_side = answered(pipe)
+            for way, watch in watches.items():
+                yield from medians(f"{name}: {way}, calls of this process", watch.taken())
+                yield from medians(f"{name}: {way}, calls of the other process", other_side[way])
     finally:
         process.kill()
 
@@ -374,6 +541,7 @@ def main() -> None:
     parser.add_argument("--receiver", default=None)
     parser.add_argument("--mib", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--steps", action="store_true", help="print the median time of each step")
     arguments = parser.parse_args()
     arguments.receiver = arguments.receiver or arguments.device
     arguments.rounds = arguments.rounds or (30 if arguments.what == "ray" else 300)

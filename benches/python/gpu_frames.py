@@ -91,7 +91,7 @@ def receive_raw(shared: Any, count: int, target_device: str, pickled: bytes) -> 
 
     def receive(target: Any, stream: Any, number: int) -> None:
         raw.wait(stream, PUBLISHED, number)
-        target.copy_(raw.ring[(number - 1) % DEPTH], non_blocking=True)
+        target.copy_(raw.ring[(number - 1) % len(raw.ring)], non_blocking=True)
         raw.write(stream, RELEASED, number)
 
     return received(count, target_device, receive)
@@ -108,10 +108,22 @@ def send_ours(channel: Any, image: Any, stream: Any, count: int) -> None:
 
 
 def send_raw(raw: Words, image: Any, stream: Any, count: int) -> None:
+    depth = len(raw.ring)
     for number in range(1, count + 1):
-        raw.wait(stream, RELEASED, max(number - DEPTH, 0))
-        raw.ring[(number - 1) % DEPTH].copy_(image, non_blocking=True)
+        raw.wait(stream, RELEASED, max(number - depth, 0))
+        raw.ring[(number - 1) % depth].copy_(image, non_blocking=True)
         raw.write(stream, PUBLISHED, number)
+
+
+def raw_ring(depth: int) -> tuple[Words, bytes]:
+    """Returns an empty ring of frames, and its pickled form for the other process."""
+    import torch
+
+    ring = torch.empty((depth, *FRAME), dtype=torch.uint8, device=DEVICE)
+    # The counters are in different cache lines.
+    words = torch.zeros((2, 64), dtype=torch.int32, device=DEVICE)
+    torch.cuda.synchronize()
+    return Words(ring, words), bytes(ForkingPickler.dumps((ring, words)))
 
 
 def measured(process: Other, name: str, arguments: tuple[Any, ...], send: Callable[[], None]) -> float:
@@ -137,12 +149,7 @@ def frames() -> Iterator[Row]:
             queue.put(image.clone())
 
     def raw_once(process: Other, device: str) -> float:
-        ring = torch.empty((DEPTH, *FRAME), dtype=torch.uint8, device=DEVICE)
-        # The counters are in different cache lines.
-        words = torch.zeros((2, 64), dtype=torch.int32, device=DEVICE)
-        torch.cuda.synchronize()
-        pickled = bytes(ForkingPickler.dumps((ring, words)))
-        raw = Words(ring, words)
+        raw, pickled = raw_ring(DEPTH)
         period = measured(process, "raw", (count, device, pickled), lambda: send_raw(raw, image, stream, count))
         stream.synchronize()
         return period

@@ -1,9 +1,11 @@
-"""Shows how the time of a first opening on a CUDA device is divided into stages. Needs torch.
+"""Shows how the time of a first opening on a CUDA device, and the time of a frame that one GPU
+process sends to another, are divided into stages. Needs torch.
 
-Before each opening both processes are idle for a while, as in the measured rows. Therefore caches
+Before each opening, both processes are idle for a while, as in the measured rows. Therefore caches
 are cold and the other process sleeps. Each stage is the median of several openings, in
 microseconds. For comparison, the table also contains the driver's own time in the same conditions,
-and the time of a message between the two processes. """
+and the time of a message between the two processes. The steps of a frame are means, because most of
+them take long only if they wait. """
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from typing import Any
 
 import crosshandle
 import gpu
+import gpu_frames
 from crosshandle import _crosshandle as rust
 from harness import DEADLINE, Row, other
 
@@ -49,6 +52,10 @@ class Watch:
     def medians(self) -> dict[str, float]:
         """Returns the medians without the first two rounds, which connect and load libraries."""
         return {stage: statistics.median(times[2:] or times) for stage, times in self._times.items()}
+
+    def means(self) -> dict[str, float]:
+        """Returns the means, also without the first two rounds."""
+        return {stage: statistics.mean(times[2:] or times) for stage, times in self._times.items()}
 
 
 watch = Watch()
@@ -251,4 +258,87 @@ def queue() -> Iterator[Row]:
     yield from rows_of("through a Queue", own.medians())
 
 
-ROWS = [opening, queue]
+# Shapes of the measured channels: the depth, and the number of items that a consumer has at most.
+SHAPES = ((8, 4), (8, 8), (8, 15), (32, 15))
+FRAMES = 300
+
+
+def received_frames(channels: Any, which: int) -> tuple[float, dict[str, float]]:
+    """Receives frames, and returns the time of one frame and the mean times of the steps."""
+    import torch
+
+    steps = Watch()
+    stream = torch.cuda.Stream(gpu.DEVICE)
+    target = torch.empty(gpu_frames.FRAME, dtype=torch.uint8, device=gpu.DEVICE)
+    began = 0
+    with torch.cuda.stream(stream), channels[which].consumer(stream=stream, writable=True) as consumer:
+        for number in range(FRAMES):
+            steps.start()
+            item = consumer.receive(timeout=DEADLINE)
+            steps.lap("received")
+            tensor = item.torch()
+            steps.lap("tensor of torch")
+            target.copy_(tensor, non_blocking=True)
+            steps.lap("copy submitted")
+            del tensor
+            item.release()
+            steps.lap("released")
+            if number == 0:
+                stream.synchronize()
+                began = time.perf_counter_ns()
+        stream.synchronize()
+    return (time.perf_counter_ns() - began) / 1e3 / (FRAMES - 1), steps.means()
+
+
+def sent_frames(channel: Any, image: Any, stream: Any) -> dict[str, float]:
+    steps = Watch()
+    with channel.producer(stream=stream) as producer:
+        for _ in range(FRAMES):
+            steps.start()
+            slot = producer.reserve(timeout=DEADLINE)
+            steps.lap("reserved")
+            tensor = slot.torch()
+            steps.lap("tensor of torch")
+            tensor.copy_(image, non_blocking=True)
+            steps.lap("copy submitted")
+            slot.publish(timeout=DEADLINE)
+            steps.lap("published")
+    return steps.means()
+
+
+def received_raw_frames(_: Any, pickled: bytes) -> float:
+    return gpu_frames.receive_raw(None, FRAMES, gpu.DEVICE, pickled)
+
+
+def frames() -> Iterator[Row]:
+    import torch
+
+    torch.cuda.init()
+    context = torch.multiprocessing.get_context("spawn")
+    channels = [
+        crosshandle.Channel(gpu_frames.FRAME, "uint8", depth=depth, held=held, device=gpu.DEVICE) for depth, held in SHAPES
+    ]
+    image = torch.ones(gpu_frames.FRAME, dtype=torch.uint8, device=gpu.DEVICE)
+    stream = torch.cuda.Stream(gpu.DEVICE)
+    functions = {"ours": received_frames, "raw": received_raw_frames}
+    with other(functions, context, channels) as process, torch.cuda.stream(stream):
+        for depth in sorted({depth for depth, _ in SHAPES}):
+            for round_ in range(2):
+                raw, pickled = gpu_frames.raw_ring(depth)
+                process.ask("raw", pickled)
+                gpu_frames.send_raw(raw, image, stream, FRAMES)
+                period = process.answer()
+                stream.synchronize()
+                yield Row(f"frame through stream words, depth {depth}, round {round_}", period)
+        for round_ in range(2):
+            for which, (depth, held) in enumerate(SHAPES):
+                process.ask("ours", which)
+                here = sent_frames(channels[which], image, stream)
+                period, there = process.answer()
+                where = f"frame, depth {depth}, held {held}, round {round_}"
+                yield Row(where, period)
+                yield from rows_of(f"{where}, producer", here)
+                yield from rows_of(f"{where}, consumer", there)
+
+
+ROWS = [opening, queue, frames]

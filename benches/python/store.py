@@ -192,9 +192,7 @@ def attach(device: str) -> None:
         tensors = model.state_dict()
         lap(f"{when}: all tensors")
         assert len(tensors) == 256
-        times[f"{when} (to reach: {4 if when == 'first' else 0.5} ms)"] = sum(
-            took for step, took in times.items() if step.startswith(f"{when}:")
-        )
+        times[when] = sum(took for step, took in times.items() if step.startswith(f"{when}:"))
         model.close()
         del model, tensor, tensors
         lap(f"{when}: close")

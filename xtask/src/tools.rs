@@ -24,51 +24,28 @@ pub(crate) struct Tool {
 type Version = (u64, u64, u64);
 
 pub(crate) const NEXTEST: Tool = Tool {
-    package: "cargo-nextest",
-    name: "cargo-nextest",
-    version: (0, 9, 143),
-    exact: false,
     // This leaves out the tool's self-update.
     install: &["--no-default-features", "--features", "default-no-update"],
+    ..Tool::new("cargo-nextest", "cargo-nextest", (0, 9, 143))
 };
-pub(crate) const DENY: Tool = Tool {
-    package: "cargo-deny",
-    name: "cargo-deny",
-    version: (0, 20, 2),
-    exact: false,
-    install: &[],
-};
+pub(crate) const DENY: Tool = Tool::new("cargo-deny", "cargo-deny", (0, 20, 2));
 pub(crate) const BINDGEN: Tool = Tool {
-    package: "bindgen-cli",
-    name: "bindgen",
-    version: (0, 73, 2),
     exact: true,
     install: &["--features", "prettyplease"],
+    ..Tool::new("bindgen-cli", "bindgen", (0, 73, 2))
 };
 
 pub(crate) const CBINDGEN: Tool = Tool {
-    package: "cbindgen",
-    name: "cbindgen",
-    version: (0, 29, 4),
     exact: true,
-    install: &[],
+    ..Tool::new("cbindgen", "cbindgen", (0, 29, 4))
 };
 
 pub(crate) const MDBOOK: Tool = Tool {
-    package: "mdbook",
-    name: "mdbook",
-    version: (0, 5, 4),
-    exact: false,
     install: &["--no-default-features", "--features", "search"],
+    ..Tool::new("mdbook", "mdbook", (0, 5, 4))
 };
 
-pub(crate) const CYCLONEDX: Tool = Tool {
-    package: "cargo-cyclonedx",
-    name: "cargo-cyclonedx",
-    version: (0, 5, 9),
-    exact: false,
-    install: &[],
-};
+pub(crate) const CYCLONEDX: Tool = Tool::new("cargo-cyclonedx", "cargo-cyclonedx", (0, 5, 9));
 
 /// Compares public interfaces.
 pub(crate) const SEMVER: Tool = Tool {
@@ -80,15 +57,21 @@ pub(crate) const SEMVER: Tool = Tool {
 };
 
 /// Draws the diagrams of the pages in the reader's browser.
-pub(crate) const MERMAID: Tool = Tool {
-    package: "mdbook-mermaid",
-    name: "mdbook-mermaid",
-    version: (0, 17, 1),
-    exact: false,
-    install: &[],
-};
+pub(crate) const MERMAID: Tool = Tool::new("mdbook-mermaid", "mdbook-mermaid", (0, 17, 1));
 
 impl Tool {
+    /// Describes a tool that is built with its default features, and for which newer patch
+    /// versions are accepted.
+    const fn new(package: &'static str, name: &'static str, version: Version) -> Self {
+        Self {
+            package,
+            name,
+            version,
+            exact: false,
+            install: &[],
+        }
+    }
+
     /// Returns the program from `PATH` or from the target directory. Otherwise builds it there.
     pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {
         let on_path = PathBuf::from(self.name);

@@ -7,6 +7,7 @@ mod fanout;
 mod first_open;
 mod graphs;
 mod handles;
+mod newcomer;
 pub(crate) mod ours;
 mod recycle;
 pub(crate) mod wake;
@@ -23,6 +24,7 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &handles::SCENARIO,
     &first_open::TWO_CORES,
     &first_open::SHARED_CORE,
+    &newcomer::SCENARIO,
     &cold::SCENARIO,
     &recycle::SCENARIO,
     &awaited::SCENARIO,

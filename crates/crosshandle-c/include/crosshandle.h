@@ -1111,7 +1111,8 @@ crosshandle_result crosshandle_queue_copy_from_item(const crosshandle_queue *que
 /**
  * Closes an item, and frees its slot when all earlier work of the queue is complete.
  *
- * Errors: those of `crosshandle_queue_signal`. The item is closed even then, and its slot is free.
+ * Errors: if `queue` is not an open queue, the item stays open. After an error of
+ * `crosshandle_queue_signal`, the item is closed, and its slot is free.
  */
 crosshandle_result crosshandle_item_release_on(crosshandle_item *item,
                                                const crosshandle_queue *queue);
