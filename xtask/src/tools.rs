@@ -74,24 +74,29 @@ impl Tool {
 
     /// Returns the program from `PATH` or from the target directory. Otherwise builds it there.
     pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {
+        if let Some(program) = self.find(workspace) {
+            return Ok(program);
+        }
+        self.install(workspace, &workspace.target.join("tools"))?;
+        self.find(workspace).ok_or_else(|| {
+            let (name, wanted) = (self.name, self.wanted());
+            format!("{name} was installed but does not report version {wanted}")
+        })
+    }
+
+    /// Returns the program from `PATH` or from the target directory, if it is there.
+    pub(crate) fn find(&self, workspace: &Workspace) -> Option<PathBuf> {
         let on_path = PathBuf::from(self.name);
         if !self.exact && self.serves(&on_path) {
-            return Ok(on_path);
+            return Some(on_path);
         }
-        let kept = workspace.target.join("tools");
-        let program = kept.join("bin").join(self.name);
-        if self.serves(&program) {
-            return Ok(program);
-        }
-        self.install(workspace, &kept)?;
-        if self.serves(&program) {
-            return Ok(program);
-        }
-        Err(format!(
-            "{} was installed but does not report version {}",
-            self.name,
-            self.wanted()
-        ))
+        let program = workspace.target.join("tools/bin").join(self.name);
+        self.serves(&program).then_some(program)
+    }
+
+    /// Returns the command with which a user installs the program.
+    pub(crate) fn install_command(&self) -> String {
+        format!("cargo install --locked {}@{}", self.package, self.wanted())
     }
 
     fn wanted(&self) -> String {

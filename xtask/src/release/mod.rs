@@ -57,8 +57,10 @@ pub(crate) fn run(workspace: &Workspace, rehearsal: bool) -> Result<()> {
     packages::check(workspace)?;
     let mut skipped = Vec::new();
     match interfaces(workspace)? {
-        Some(changes) if !rehearsal => return Err(changes),
-        changes => missing.extend(changes),
+        Interfaces::Compatible => {}
+        Interfaces::Skipped(reason) => skipped.push(reason),
+        Interfaces::Incompatible(changes) if rehearsal => missing.push(changes),
+        Interfaces::Incompatible(changes) => return Err(changes),
     }
     skipped.extend(oldest_rust(workspace)?);
     let arguments = ["publish", "--workspace", "--dry-run", "--locked"];
@@ -139,24 +141,49 @@ fn changelog(text: &str, version: &str) -> Option<String> {
     (!is_empty).then(|| "CHANGELOG.md has unreleased changes".to_owned())
 }
 
-/// Compares the public interface with that of the previous commit. Returns the changes that break
-/// programs, if the version does not allow them.
-fn interfaces(workspace: &Workspace) -> Result<Option<String>> {
-    let mut compare = Command::new(tools::SEMVER.get(workspace)?);
+/// The result of the comparison of interfaces.
+enum Interfaces {
+    Compatible,
+    Skipped(String),
+    /// The changes break programs, and the version does not say so.
+    Incompatible(String),
+}
+
+/// Compares the public interface with that of the previous commit, if cargo-semver-checks is
+/// installed.
+fn interfaces(workspace: &Workspace) -> Result<Interfaces> {
+    let Some(program) = tools::SEMVER.find(workspace) else {
+        let command = tools::SEMVER.install_command();
+        let reason = format!("the interface's changes: `{command}` takes minutes");
+        return Ok(Interfaces::Skipped(reason));
+    };
+    let mut compare = Command::new(program);
     workspace.prepare(&mut compare);
     compare.args(["semver-checks", "--baseline-rev", "HEAD~1"]);
     compare.args(["--package", "crosshandle", "--package", "crosshandle-link"]);
     compare.args(["--package", "crosshandle-store"]);
     let step = Step::new(workspace, "changes of the interface", compare).limit(BUILD_LIMIT);
-    Ok(step.run_optional()?.map(|problem| {
-        format!("the interface differs from the previous commit's by more than the version says: {problem}")
-    }))
+    Ok(match step.run_optional()? {
+        None => Interfaces::Compatible,
+        Some(problem) => Interfaces::Incompatible(format!(
+            "the interface changes by more than the version says: {problem}"
+        )),
+    })
 }
 
 /// Builds everything with the oldest supported compiler. Returns the reason if this is not
 /// possible.
 fn oldest_rust(workspace: &Workspace) -> Result<Option<String>> {
     let oldest = format!("{}.0", env!("CARGO_PKG_RUST_VERSION"));
+    let current = Command::new("rustc").arg("--version").output();
+    let current = current.map_err(|error| format!("cannot run rustc: {error}"))?;
+    let is_oldest = format!("rustc {oldest} ");
+    if String::from_utf8_lossy(&current.stdout).starts_with(&is_oldest) {
+        say(&format!(
+            "ok     Rust {oldest} is the oldest, and builds everything here"
+        ));
+        return Ok(None);
+    }
     let version = Command::new("rustup")
         .args(["run", &oldest, "cargo", "--version"])
         .output();

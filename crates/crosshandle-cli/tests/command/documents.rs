@@ -9,6 +9,7 @@
 //!   it before the next one starts. `HANDLE` is the latest handle that such a command has printed.
 //! - `<!-- from: PATH -->`: each line of the block is in this file, which other tests build and
 //!   run.
+//! - `<!-- checked: PATH -->`: it is a declaration, which the test in this file checks.
 //! - `<!-- run: c -->`, `<!-- run: c++ -->`: the tests of `crosshandle-c` run it.
 //! - `<!-- run: rust -->`: it is a documentation test of `crosshandle`.
 //! - `<!-- not run: REASON -->`: it does not run.
@@ -180,6 +181,8 @@ fn every_block_is_run_or_says_why_not() {
                 let name = format!("../../../{}\"", block.page);
                 (!included.contains(&name)).then(|| format!("{RUST} does not include the page"))
             }
+            ("checked", path) => (!read(path).contains(&block.page))
+                .then(|| format!("{path} does not read the page")),
             ("from", path) => {
                 let source: String = read(path).lines().map(squeezed).collect();
                 let missing = block.text.lines().find(|line| {
