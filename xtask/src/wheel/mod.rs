@@ -144,8 +144,8 @@ fn install(
 }
 
 /// Builds a wheel, and returns its path. It contains `lists` of dependencies, or else the one that
-/// maturin writes, with paths of this machine. It is for this machine's architecture, or for another
-/// one.
+/// maturin writes, with paths of this machine. It is for this machine's architecture, or for
+/// another one.
 fn make(
     workspace: &Workspace,
     environment: &Environment,
