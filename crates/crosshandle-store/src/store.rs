@@ -16,7 +16,7 @@ use crosshandle::{
 };
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Maximum number of times that a name is looked up again because its version ended between the
@@ -144,8 +144,7 @@ impl Store {
     /// Drops the contexts that this store and its clones keep for later calls. A process can call
     /// this before it ends. Open models keep their own contexts.
     pub fn forget_contexts(&self) {
-        let contexts =
-            std::mem::take(&mut *self.contexts.lock().unwrap_or_else(PoisonError::into_inner));
+        let contexts = std::mem::take(&mut *self.contexts());
         // The contexts are dropped after the lock is released, because dropping a last context
         // waits for threads that close objects.
         drop(contexts);
@@ -241,6 +240,9 @@ impl Store {
 
     pub(crate) fn context_for(&self, handle: &MemoryHandle) -> Result<Context> {
         let (backend, uuid) = (handle.backend(), handle.device());
+        if let Some(context) = self.contexts().get(&(backend, uuid)) {
+            return Ok(context.clone());
+        }
         let devices = Device::all();
         let is_it =
             |device: &&Device| device.info().backend == backend && device.info().uuid == uuid;
@@ -256,13 +258,17 @@ impl Store {
         self.context(device)
     }
 
+    fn contexts(&self) -> MutexGuard<'_, HashMap<(BackendKind, DeviceUuid), Context>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn context_on(&self, device: &str) -> Result<Context> {
         self.context(&Device::find(device)?)
     }
 
     fn context(&self, device: &Device) -> Result<Context> {
         let key = (device.info().backend, device.info().uuid);
-        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut contexts = self.contexts();
         if let Some(context) = contexts.get(&key) {
             return Ok(context.clone());
         }
