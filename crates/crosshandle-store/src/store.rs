@@ -243,19 +243,17 @@ impl Store {
         if let Some(context) = self.contexts().get(&(backend, uuid)) {
             return Ok(context.clone());
         }
-        let devices = Device::all();
-        let is_it =
-            |device: &&Device| device.info().backend == backend && device.info().uuid == uuid;
-        let found = devices.iter().find(is_it);
+        let mut devices = Device::of(backend).into_iter();
+        let found = devices.find(|device| device.info().uuid == uuid);
         // If this machine lacks the device, use any device: opening the handle then fails with the
         // best explanation.
-        let device = found
-            .or(devices.first())
-            .ok_or(crosshandle::Error::NoDevice {
+        let device = found.or_else(|| Device::all().into_iter().next()).ok_or(
+            crosshandle::Error::NoDevice {
                 name: backend.to_string(),
                 reason: "there is no device at all".into(),
-            })?;
-        self.context(device)
+            },
+        )?;
+        self.context(&device)
     }
 
     fn contexts(&self) -> MutexGuard<'_, HashMap<(BackendKind, DeviceUuid), Context>> {

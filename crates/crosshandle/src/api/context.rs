@@ -271,8 +271,8 @@ impl Context {
         self.open_each_by(handles, access, || self.core().deadline())
     }
 
-    /// Opens the memory of several handles as [`open_memories`](Self::open_memories) does, but waits
-    /// for other processes for at most `timeout` in all.
+    /// Opens the memory of several handles as [`open_memories`](Self::open_memories) does, but
+    /// waits for other processes for at most `timeout` in all.
     ///
     /// # Errors
     /// As [`open_memories`](Self::open_memories). Also
