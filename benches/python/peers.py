@@ -361,7 +361,7 @@ def nixl() -> Iterator[Row]:
 
 
 # Time after which a process is treated as hung.
-REPLY_SECONDS = 30.0
+REPLY_SECONDS = 15.0
 
 
 class Worker:
