@@ -199,7 +199,13 @@ pub(crate) fn unpack<'py>(
         Some(context) => Ok(context.clone()),
         None => context_of(py, handle),
     };
-    let signals = open_signals(py, &bundle, timeout, keep_events && context.is_none(), context_of)?;
+    let signals = open_signals(
+        py,
+        &bundle,
+        timeout,
+        keep_events && context.is_none(),
+        context_of,
+    )?;
     let is_empty = |array: &BundledArray| array.layout.dimensions.iter().any(|own| own.size == 0);
     // Arrays without elements have no bytes, so their memory is not opened.
     let full = bundle.arrays.iter().filter(|array| !is_empty(array));

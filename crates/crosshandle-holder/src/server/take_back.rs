@@ -4,7 +4,9 @@
 
 use super::super::identity::Asker;
 use super::super::journal::{Lost, LostPart};
-use super::super::message::{Hold, Offer, OfferedPart, Recovered, Reply, Right, busy, refused, refused_by};
+use super::super::message::{
+    Hold, Offer, OfferedPart, Recovered, Reply, Right, busy, refused, refused_by,
+};
 use super::super::segment::{Drivers, FETCH_TIMEOUT, HeldSegment, fetch};
 use super::super::state::{Name, Record, RecordKey, key_of};
 use super::super::succession::Change;
