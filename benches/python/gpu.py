@@ -318,7 +318,7 @@ def queue_of_torch() -> Iterator[Row]:
             process.ask("take", rounds)
             ours = there()
             process.answer()
-    yield Row("64 MiB tensor through a Queue until usable", ours, peer, "torch's own", "≤ 200 µs")
+    yield Row("64 MiB tensor through a Queue until usable", ours, peer, "torch's own", "≤ 0.5 ×")
 
 
 def attach(process: Other) -> None:

@@ -3,6 +3,7 @@ results, which the benchmark program shows."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import re
@@ -95,6 +96,35 @@ def other(functions: dict[str, Callable[..., Any]], context: Any = None, shared:
 
 class Skipped(Exception):
     """The machine cannot measure a row. The text is the reason."""
+
+
+def package(name: str) -> Any:
+    """Imports a compared package."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise Skipped(f"{name}: {error}") from None
+
+
+def torch_with_gpu() -> Any:
+    """Returns torch, which has found a GPU."""
+    torch = package("torch")
+    if not torch.cuda.is_available():
+        raise Skipped("no GPU that torch can use")
+    return torch
+
+
+def in_turns(
+    ours: Callable[[], float], peer: Callable[[], float], rounds: int, warm: int = 1
+) -> tuple[list[float], list[float]]:
+    """Measures both sides in alternation. The first `warm` rounds are not recorded."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds + warm):
+        for side in (0, 1) if number % 2 else (1, 0):
+            took = (ours, peer)[side]()
+            if number >= warm:
+                times[side].append(took)
+    return times
 
 
 @dataclass

@@ -8,57 +8,26 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import statistics
-import struct
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from multiprocessing import shared_memory
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import crosshandle
 import harness
-from harness import DEADLINE, Row, Skipped, microseconds, other, pick
+from harness import DEADLINE, Row, Skipped, in_turns, microseconds, other, package, pick, torch_with_gpu
+from models import load_into_host
 
 KIB, MIB = 1 << 10, 1 << 20
 held: list[Any] = []
 
 
-def package(name: str) -> Any:
-    """Imports a compared package."""
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise Skipped(f"{name}: {error}") from None
-
-
-def gpu() -> Any:
-    """Returns torch, which has found a GPU."""
-    torch = package("torch")
-    if not torch.cuda.is_available():
-        raise Skipped("no GPU that torch can use")
-    return torch
-
-
 def size(nbytes: int) -> str:
     return f"{nbytes // MIB} MiB" if nbytes >= MIB else f"{nbytes // KIB} KiB"
-
-
-def in_turns(ours: Callable[[], float], peer: Callable[[], float], rounds: int) -> tuple[list[float], list[float]]:
-    """Measures both sides in alternation. The first round is not recorded."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for number in range(rounds + 1):
-        for side in (0, 1) if number % 2 else (1, 0):
-            took = (ours, peer)[side]()
-            if number:
-                times[side].append(took)
-    return times
 
 
 # multiprocessing
@@ -227,142 +196,8 @@ def torch_queue() -> Iterator[Row]:
 
 
 def torch_queue_on_gpu() -> Iterator[Row]:
-    gpu()
+    torch_with_gpu()
     yield from importlib.import_module("gpu").queue_of_torch()
-
-
-# Loading of safetensors
-
-
-@contextmanager
-def holder() -> Iterator[Any]:
-    """Runs a holder. Removes its models at the end."""
-    sockets = tempfile.mkdtemp(prefix="xh-")
-    os.environ["CROSSHANDLE_SOCKET_DIR"] = sockets
-    from crosshandle import store
-
-    command = crosshandle.command()
-    process = subprocess.Popen([command, "hold"], stderr=subprocess.DEVNULL)
-    try:
-        end = time.monotonic() + DEADLINE
-        while subprocess.run([command, "hold", "--check"], capture_output=True, check=False).returncode:
-            if time.monotonic() > end:
-                raise TimeoutError("there is no holder")
-        yield store
-    finally:
-        subprocess.run([command, "hold", "--stop"], capture_output=True, check=False)
-        process.kill()
-        process.wait()
-        shutil.rmtree(sockets, ignore_errors=True)
-        del os.environ["CROSSHANDLE_SOCKET_DIR"]
-
-
-@contextmanager
-def model_files(nbytes: int) -> Iterator[list[str]]:
-    """Writes four safetensors files with 32 tensors each. They are in the page cache."""
-    place = next(place for place in ("/dev/shm", "/tmp") if os.path.isdir(place) and shutil.disk_usage(place).free > 2 * nbytes)
-    directory = Path(tempfile.mkdtemp(prefix="xh-peers-", dir=place))
-    each = nbytes // 128 // 4096 * 4096
-    block = os.urandom(each)
-    try:
-        for file in range(4):
-            tensors = {
-                f"layers.{file}.{index}": {"dtype": "BF16", "shape": [each // 2], "data_offsets": [index * each, (index + 1) * each]}
-                for index in range(32)
-            }
-            head = json.dumps(tensors).encode()
-            with open(directory / f"{file}.safetensors", "wb") as out:
-                out.write(struct.pack("<Q", len(head)) + head)
-                for index in range(32):
-                    out.write(struct.pack("<QQ", file, index) + block[16:])
-        yield [str(directory / f"{file}.safetensors") for file in range(4)]
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def safetensors_way(files: list[str], device: str) -> Any:
-    from safetensors.torch import load_file
-
-    return [load_file(file, device=device) for file in files]
-
-
-def copied_safetensors(files: list[str], device: str) -> Any:
-    """Reads all bytes. `load_file` on the CPU only maps the file."""
-    return [{name: tensor.clone() for name, tensor in tensors.items()} for tensors in safetensors_way(files, device)]
-
-
-def fastsafetensors_way(files: list[str], device: str) -> Any:
-    from fastsafetensors import SafeTensorsFileLoader, SingleGroup
-
-    loader = SafeTensorsFileLoader(SingleGroup(), device, nogds=True)
-    loader.add_filenames({0: files})
-    buffers = loader.copy_files_to_device()
-    return loader, buffers, [buffers.get_tensor(name) for name in loader.get_keys()]
-
-
-def instanttensor_way(files: list[str], device: str) -> Any:
-    from instanttensor import safe_open
-
-    with safe_open(files, framework="pt", device=device) as opened:
-        return dict(opened.tensors())
-
-
-Way = tuple[str, str, Callable[[list[str], str], Any]]
-
-
-def loads(nbytes: int, device: str, torch_device: str, ways: list[Way], rounds: int) -> Iterator[Row]:
-    """Compares loads of the same files. Ours computes the hash of the content too."""
-    torch = package("torch")
-    with holder() as store, model_files(nbytes) as files:
-
-        def ours() -> float:
-            took = microseconds(lambda: store.load("peers", files, device=device, replace=True))
-            store.rm("peers")
-            return took
-
-        for name, package_name, way in ways:
-            what = f"load {nbytes // MIB / 1024:g} GiB of safetensors into memory of {'the host' if device == 'host' else 'a GPU'}, from the page cache"
-            row = Row(what, peer_name=name, goal="≤ 1 ×", group=f"load-{device.split(':')[0]}.{package_name}")
-            try:
-                package(package_name)
-                harness.versions(package_name)
-
-                def peer(way: Callable[[list[str], str], Any] = way) -> float:
-                    def all() -> None:
-                        held.append(way(files, torch_device))
-                        if torch_device != "cpu":
-                            torch.cuda.synchronize()
-
-                    took = microseconds(all)
-                    held.clear()
-                    if torch_device != "cpu":
-                        torch.cuda.empty_cache()
-                    return took
-
-                row.ours, row.peer = in_turns(ours, peer, rounds)
-            except Skipped as reason:
-                row.skipped = str(reason)
-            except Exception as error:
-                row.failed = repr(error)[:500]
-            yield row
-
-
-def load_into_host() -> Iterator[Row]:
-    ways: list[Way] = [
-        ("safetensors: load_file, then a copy of each tensor", "safetensors", copied_safetensors),
-        ("fastsafetensors on the CPU", "fastsafetensors", fastsafetensors_way),
-    ]
-    yield from loads(pick(1 << 30, 256 * MIB), "host", "cpu", ways, pick(5, 2))
-
-
-def load_into_gpu() -> Iterator[Row]:
-    gpu()
-    ways: list[Way] = [
-        ("InstantTensor", "instanttensor", instanttensor_way),
-        ("safetensors: load_file", "safetensors", safetensors_way),
-        ("fastsafetensors without GPUDirect", "fastsafetensors", fastsafetensors_way),
-    ]
-    yield from loads(pick(4 << 30, 1 << 30), "cuda:0", "cuda:0", ways, 3)
 
 
 # cuda.core
@@ -396,7 +231,7 @@ def cuda_core_open(descriptor: Any) -> float:
 
 
 def cuda_core_on_gpu() -> Iterator[Row]:
-    gpu()
+    torch_with_gpu()
     package("cuda.core")
     harness.versions("cuda-core")
     from cuda.core import Device, DeviceMemoryResource, DeviceMemoryResourceOptions
@@ -405,28 +240,38 @@ def cuda_core_on_gpu() -> Iterator[Row]:
     device.set_current()
     stream = device.create_stream()
     nbytes = 64 * MIB
-    pool = DeviceMemoryResource(device, options=DeviceMemoryResourceOptions(max_size=4 * nbytes, ipc_enabled=True))
+    rounds = pick(20, 5)
+    # The exporter keeps all memory of the pool, so that each opening is the first of its memory.
+    options = DeviceMemoryResourceOptions(max_size=3 * (rounds + 1) * nbytes, ipc_enabled=True)
+    pool = DeviceMemoryResource(device, options=options)
     functions = {"start": cuda_core_start, "pool": cuda_core_pool, "peer": cuda_core_open, "ours": open_tree}
     own = crosshandle.Context("cuda:0", pooling=False)
+    kept = []
     with other(functions) as process:
         process.call("start", 0)
         process.call("pool", pool.allocation_handle)
+        for pause, what in ((0, "right after other calls"), (0.05, "after 50 ms of rest")):
 
-        def ours() -> float:
-            memory = own.empty(nbytes, "uint8")
-            with crosshandle.share([memory]) as bundle:
-                return process.call("ours", bytes(bundle))
+            def ours(pause: float = pause) -> float:
+                memory = own.empty(nbytes, "uint8")
+                with crosshandle.share([memory]) as bundle:
+                    time.sleep(pause)
+                    return process.call("ours", bytes(bundle))
 
-        def peer() -> float:
-            memory = pool.allocate(nbytes, stream=stream)
-            stream.sync()
-            took = process.call("peer", memory.ipc_descriptor)
-            memory.close(stream)
-            stream.sync()
-            return took
+            def peer(pause: float = pause) -> float:
+                memory = pool.allocate(nbytes, stream=stream)
+                kept.append(memory)
+                stream.sync()
+                descriptor = memory.ipc_descriptor
+                time.sleep(pause)
+                return process.call("peer", descriptor)
 
-        times = in_turns(ours, peer, pick(20, 5))
-    yield Row("first open of 64 MiB on a GPU", *times, "cuda.core: Buffer.from_ipc_descriptor", "≤ 1 ×", None, "cuda-core")
+            times = in_turns(ours, peer, rounds)
+            name = "cuda.core: Buffer.from_ipc_descriptor"
+            yield Row(f"first open of 64 MiB on a GPU from Python, {what}", *times, name, "≤ 1 ×", None, "cuda-core")
+    for memory in kept:
+        memory.close(stream)
+    stream.sync()
 
 
 def open_tree(data: bytes) -> float:
@@ -515,13 +360,13 @@ def nixl() -> Iterator[Row]:
 
 
 class Worker:
-    """A process that uses UCX alone, `crosshandle-link-peer`. It replies to each line."""
+    """A process `crosshandle-link-peer`, which uses a link or UCX. It replies to each line."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "host") -> None:
         program = os.environ.get("CROSSHANDLE_LINK_PEER")
         if program is None or "CROSSHANDLE_UCX" not in os.environ:
             raise Skipped("UCX or crosshandle-link-peer is missing")
-        environment = {**os.environ, "UCX_LOG_LEVEL": "fatal"}
+        environment = {**os.environ, "UCX_LOG_LEVEL": "fatal", "CROSSHANDLE_LINK_DEVICE": device}
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def begin(self, line: str) -> None:
@@ -578,6 +423,169 @@ def ucx() -> Iterator[Row]:
             worker.process.wait()
 
 
+# Links between GPUs
+
+
+TOKEN = "xhlink-" + 52 * "a"
+
+
+class Pair:
+    """Two processes that copy from GPU memory of one to GPU memory of the other over TCP."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.workers = name, [Worker("cuda:0"), Worker("cuda:0")]
+        self.owner, self.user = self.workers
+
+    def link(self, data: str, nbytes: int) -> Pair:
+        """Links the two processes, and opens the owner's memory in the user."""
+        address = self.owner.ask(f"listen 127.0.0.1:0 {TOKEN} {data} lo 10000")
+        self.user.ask(f"connect {address} {TOKEN} {data} lo 10000")
+        self.owner.ask("accept 10000")
+        handle = self.owner.ask(f"allocate {nbytes}").split()[0]
+        self.user.ask(f"allocate {nbytes}")
+        self.user.ask(f"open_memory {handle}")
+        self.user.ask("fill 0 7")
+        self.user.ask(f"figure copy_there 1 {nbytes}")
+        assert self.owner.ask(f"holds 0 7 0 {nbytes}") == "true"
+        return self
+
+    def alone(self, nbytes: int) -> Pair:
+        """Connects the two processes by UCX."""
+        starts = [worker.ask("bare start lo cuda:0") for worker in self.workers]
+        self.owner.ask(f"bare connect {starts[1]}")
+        self.user.ask(f"bare connect {starts[0]}")
+        self.user.ask("bare gpu_fill 7")
+        self.copy("copy_there", 1, nbytes)
+        assert self.owner.ask(f"bare gpu_holds 7 {nbytes}") == "true"
+        return self
+
+    def copied_by_link(self, what: str, rounds: int, nbytes: int) -> float:
+        return float(self.user.ask(f"figure {what} {rounds} {nbytes}")) / 1e3
+
+    def copy(self, what: str, rounds: int, nbytes: int) -> float:
+        self.owner.begin(f"bare serve 1 {nbytes}")
+        took = float(self.user.ask(f"bare {what} {rounds} {nbytes}")) / 1e3
+        self.owner.end()
+        return took
+
+    def end(self) -> None:
+        for worker in self.workers:
+            worker.process.kill()
+            worker.process.wait()
+
+
+class GpuAgent:
+    """One side of NIXL, with GPU memory of torch."""
+
+    def __init__(self, nbytes: int, value: int) -> None:
+        from nixl_cu13._api import nixl_agent, nixl_agent_config
+
+        torch = package("torch")
+        self.tensor = torch.full((nbytes,), value, dtype=torch.uint8, device="cuda:0")
+        torch.cuda.synchronize()
+        self.place = (self.tensor.data_ptr(), nbytes, 0)
+        self.agent = nixl_agent(f"crosshandle-gpu-{os.getpid()}", nixl_agent_config(backends=["UCX"]))
+        self.registered = self.agent.register_memory([(*self.place, "")], "VRAM")
+
+
+gpu_agents: list[GpuAgent] = []
+OVER_TCP = {"UCX_TLS": "tcp,cuda_copy,self", "UCX_NET_DEVICES": "lo", "UCX_LOG_LEVEL": "fatal"}
+
+
+def nixl_gpu_start(nbytes: int) -> tuple[bytes, int]:
+    os.environ.update(OVER_TCP)
+    gpu_agents.append(GpuAgent(nbytes, 0))
+    return gpu_agents[0].agent.get_agent_metadata(), gpu_agents[0].place[0]
+
+
+def nixl_gpu_has(nbytes: int, value: int) -> bool:
+    torch = package("torch")
+    torch.cuda.synchronize()
+    return bool((gpu_agents[0].tensor[:nbytes] == value).all())
+
+
+def links_of_a_gpu() -> Iterator[Row]:
+    """Copies over loopback, because one machine has no network between its GPUs' processes."""
+    torch_with_gpu()
+    pairs: list[Pair] = []
+    sizes = (64 * KIB, MIB, 64 * MIB)
+    whats = {"copy_there": "to", "copy_here": "from"}
+    ways = ("a link over UCX", "a link over TLS")
+    goal = "≤ 1 ×"
+
+    def rounds(nbytes: int) -> int:
+        return pick(max(5, min(200, 256 * MIB // nbytes)), 5)
+
+    def rows(name: str, group: str, peer: Callable[[str, int], float], links: list[Pair]) -> Iterator[Row]:
+        for nbytes in sizes:
+            for what, preposition in whats.items():
+                for way, link in zip(ways, links, strict=True):
+
+                    def ours(link: Pair = link, what: str = what, nbytes: int = nbytes) -> float:
+                        return link.copied_by_link(what, rounds(nbytes), nbytes)
+
+                    times = in_turns(ours, lambda what=what, nbytes=nbytes: peer(what, nbytes), pick(5, 2))
+                    text = f"copy {size(nbytes)} {preposition} GPU memory of a process by TCP, {way}"
+                    yield Row(text, *times, name, goal, ("bytes", nbytes), group)
+
+    try:
+        for data in ("ucx:tcp,cuda_copy,self:auto", "tls"):
+            pairs.append(Pair(data))
+            pairs[-1].link(data, sizes[-1])
+        links = list(pairs)
+        pairs.append(Pair("UCX"))
+        alone = pairs[-1].alone(sizes[-1])
+        yield from rows("UCX alone", "link-gpu.ucx", lambda what, nbytes: alone.copy(what, rounds(nbytes), nbytes), links)
+        try:
+            package("nixl_cu13._api")
+        except Skipped as reason:
+            yield Row("copy GPU memory by NIXL over TCP", skipped=str(reason), group="link-gpu.nixl")
+            return
+        harness.versions("nixl-cu13")
+        yield from nixl_rows(lambda peer: rows("NIXL over UCX", "link-gpu.nixl", peer, links), sizes[-1], rounds)
+    finally:
+        for pair in pairs:
+            pair.end()
+
+
+def nixl_rows(
+    rows: Callable[[Callable[[str, int], float]], Iterator[Row]], most: int, rounds: Callable[[int], int]
+) -> Iterator[Row]:
+    """Starts NIXL in this process and in another one, and measures rows with it."""
+    before = dict(os.environ)
+    os.environ.update(OVER_TCP)
+    try:
+        with other({"start": nixl_gpu_start, "has": nixl_gpu_has}) as process:
+            metadata, address = process.call("start", most)
+            own = GpuAgent(most, 7)
+            remote = own.agent.add_remote_agent(metadata)
+            remote = remote.decode() if isinstance(remote, bytes) else remote
+
+            def peer(what: str, nbytes: int) -> float:
+                from_ = own.agent.get_xfer_descs([(own.place[0], nbytes, 0)], "VRAM")
+                to = own.agent.get_xfer_descs([(address, nbytes, 0)], "VRAM")
+                handle = own.agent.initialize_xfer("WRITE" if what == "copy_there" else "READ", from_, to, remote)
+
+                def move() -> None:
+                    state = own.agent.transfer(handle)
+                    while state == "PROC":
+                        state = own.agent.check_xfer_state(handle)
+                    if state != "DONE":
+                        raise RuntimeError(f"NIXL's transfer: {state}")
+
+                took = statistics.median(microseconds(move) for _ in range(rounds(nbytes)))
+                own.agent.release_xfer_handle(handle)
+                return took
+
+            peer("copy_there", most)
+            assert process.call("has", most, 7)
+            yield from rows(peer)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 ROWS = [
-    queue, objects, event, torch_queue, ucx, nixl, load_into_host, torch_queue_on_gpu, cuda_core_on_gpu, load_into_gpu,
+    queue, objects, event, torch_queue, ucx, nixl, load_into_host, torch_queue_on_gpu, cuda_core_on_gpu,
+    links_of_a_gpu,
 ]  # fmt: skip

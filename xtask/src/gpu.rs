@@ -67,6 +67,24 @@ const PEERS: [&str; 6] = [
     "safetensors",
 ];
 const PEERS_PYTHON: &str = "3.12";
+/// NIXL, of which only the files that its use of UCX needs are packed (44 of 238 MB).
+const NIXL: &str = "nixl-cu13";
+const NIXL_FILES: &str = r"nixl_cu13/|\.nixl_cu13\.mesonpy\.libs/lib(nixl|serdes|stream)[^/]*$
+    |nixl_cu13\.libs/(nixl/libplugin_UCX|ucx/lib(uct_cuda|uct_cma|ucm_cuda)\.so
+    |lib(uc[mpst]-|absl|grpc|gpr|etcd|protobuf|re2|upb|utf8|address_sorting))";
+/// A Python program that archives the files of a directory's only wheel whose names match.
+const NIXL_ARCHIVE: &str = "\
+import glob, re, sys, tarfile, zipfile
+directory, archive, needed = sys.argv[1:]
+needed = re.compile(needed, re.VERBOSE)
+wheel, = glob.glob(directory + '/*.whl')
+with zipfile.ZipFile(wheel) as files, tarfile.open(archive, 'w:xz') as out:
+    for info in files.infolist():
+        if needed.match(info.filename):
+            entry = tarfile.TarInfo(info.filename)
+            entry.size, entry.mode = info.file_size, 0o755
+            out.addfile(entry, files.open(info))
+";
 /// The example that shares arrays of torch and CuPy: its package, its library, and the directory of
 /// its Python programs.
 const INTEROP: (&str, &str, &str) = (
@@ -195,22 +213,45 @@ fn pack_peers(workspace: &Workspace, directory: &Path) -> Result<()> {
     fs::create_dir_all(&target).map_err(|error| cannot("create", &target, &error))?;
     let environment = Environment::for_wheel(workspace)?;
     for package in PEERS {
-        let required = workspace.target.join("peer-requirement.txt");
-        fs::write(&required, requirement_of(PEER_REQUIREMENTS, package)?)
-            .map_err(|error| cannot("write", &required, &error))?;
-        let mut download = environment.pip();
-        download
-            .args(["download", "--no-deps", "--only-binary", ":all:"])
-            .args(["--python-version", PEERS_PYTHON, "--dest"])
-            .arg(&target)
-            .args(["--require-hashes", "--requirement"])
-            .arg(&required);
-        let step = Step::new(workspace, format!("{package} for the benchmark"), download);
-        if let Some(problem) = step.run_optional()? {
-            say(&format!("{package} is left out: {problem}"));
-        }
+        download_peer(workspace, &environment, package, &target)?;
+    }
+    let nixl = workspace.target.join("pack").join("nixl");
+    let _ = fs::remove_dir_all(&nixl);
+    fs::create_dir_all(&nixl).map_err(|error| cannot("create", &nixl, &error))?;
+    if download_peer(workspace, &environment, NIXL, &nixl)? {
+        let mut archive = Command::new(environment.python());
+        archive
+            .args(["-c", NIXL_ARCHIVE])
+            .args([&nixl, &directory.join("nixl.tar.xz")])
+            .arg(NIXL_FILES);
+        Step::new(workspace, "nixl.tar.xz, compressed", archive).run()?;
     }
     Ok(())
+}
+
+/// Downloads the wheel of a compared package. Returns whether the index has it.
+fn download_peer(
+    workspace: &Workspace,
+    environment: &Environment,
+    package: &str,
+    target: &Path,
+) -> Result<bool> {
+    let required = workspace.target.join("peer-requirement.txt");
+    fs::write(&required, requirement_of(PEER_REQUIREMENTS, package)?)
+        .map_err(|error| cannot("write", &required, &error))?;
+    let mut download = environment.pip();
+    download
+        .args(["download", "--no-deps", "--only-binary", ":all:"])
+        .args(["--python-version", PEERS_PYTHON, "--dest"])
+        .arg(target)
+        .args(["--require-hashes", "--requirement"])
+        .arg(&required);
+    let step = Step::new(workspace, format!("{package} for the benchmark"), download);
+    let problem = step.run_optional()?;
+    if let Some(problem) = &problem {
+        say(&format!("{package} is left out: {problem}"));
+    }
+    Ok(problem.is_none())
 }
 
 /// Packs the example that shares arrays of torch and CuPy.

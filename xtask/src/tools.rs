@@ -24,82 +24,79 @@ pub(crate) struct Tool {
 type Version = (u64, u64, u64);
 
 pub(crate) const NEXTEST: Tool = Tool {
-    package: "cargo-nextest",
-    name: "cargo-nextest",
-    version: (0, 9, 143),
-    exact: false,
     // This leaves out the tool's self-update.
     install: &["--no-default-features", "--features", "default-no-update"],
+    ..Tool::new("cargo-nextest", "cargo-nextest", (0, 9, 143))
 };
-pub(crate) const DENY: Tool = Tool {
-    package: "cargo-deny",
-    name: "cargo-deny",
-    version: (0, 20, 2),
-    exact: false,
-    install: &[],
-};
+pub(crate) const DENY: Tool = Tool::new("cargo-deny", "cargo-deny", (0, 20, 2));
 pub(crate) const BINDGEN: Tool = Tool {
-    package: "bindgen-cli",
-    name: "bindgen",
-    version: (0, 73, 2),
     exact: true,
     install: &["--features", "prettyplease"],
+    ..Tool::new("bindgen-cli", "bindgen", (0, 73, 2))
 };
 
 pub(crate) const CBINDGEN: Tool = Tool {
-    package: "cbindgen",
-    name: "cbindgen",
-    version: (0, 29, 4),
     exact: true,
-    install: &[],
+    ..Tool::new("cbindgen", "cbindgen", (0, 29, 4))
 };
 
 pub(crate) const MDBOOK: Tool = Tool {
-    package: "mdbook",
-    name: "mdbook",
-    version: (0, 5, 4),
-    exact: false,
     install: &["--no-default-features", "--features", "search"],
+    ..Tool::new("mdbook", "mdbook", (0, 5, 4))
 };
 
-pub(crate) const CYCLONEDX: Tool = Tool {
-    package: "cargo-cyclonedx",
-    name: "cargo-cyclonedx",
-    version: (0, 5, 9),
+pub(crate) const CYCLONEDX: Tool = Tool::new("cargo-cyclonedx", "cargo-cyclonedx", (0, 5, 9));
+
+/// Compares public interfaces.
+pub(crate) const SEMVER: Tool = Tool {
+    package: "cargo-semver-checks",
+    name: "cargo-semver-checks",
+    version: (0, 51, 0),
     exact: false,
     install: &[],
 };
 
 /// Draws the diagrams of the pages in the reader's browser.
-pub(crate) const MERMAID: Tool = Tool {
-    package: "mdbook-mermaid",
-    name: "mdbook-mermaid",
-    version: (0, 17, 1),
-    exact: false,
-    install: &[],
-};
+pub(crate) const MERMAID: Tool = Tool::new("mdbook-mermaid", "mdbook-mermaid", (0, 17, 1));
 
 impl Tool {
+    /// Describes a tool that is built with its default features, and for which newer patch
+    /// versions are accepted.
+    const fn new(package: &'static str, name: &'static str, version: Version) -> Self {
+        Self {
+            package,
+            name,
+            version,
+            exact: false,
+            install: &[],
+        }
+    }
+
     /// Returns the program from `PATH` or from the target directory. Otherwise builds it there.
     pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {
+        if let Some(program) = self.find(workspace) {
+            return Ok(program);
+        }
+        self.install(workspace, &workspace.target.join("tools"))?;
+        self.find(workspace).ok_or_else(|| {
+            let (name, wanted) = (self.name, self.wanted());
+            format!("{name} was installed but does not report version {wanted}")
+        })
+    }
+
+    /// Returns the program from `PATH` or from the target directory, if it is there.
+    pub(crate) fn find(&self, workspace: &Workspace) -> Option<PathBuf> {
         let on_path = PathBuf::from(self.name);
         if !self.exact && self.serves(&on_path) {
-            return Ok(on_path);
+            return Some(on_path);
         }
-        let kept = workspace.target.join("tools");
-        let program = kept.join("bin").join(self.name);
-        if self.serves(&program) {
-            return Ok(program);
-        }
-        self.install(workspace, &kept)?;
-        if self.serves(&program) {
-            return Ok(program);
-        }
-        Err(format!(
-            "{} was installed but does not report version {}",
-            self.name,
-            self.wanted()
-        ))
+        let program = workspace.target.join("tools/bin").join(self.name);
+        self.serves(&program).then_some(program)
+    }
+
+    /// Returns the command with which a user installs the program.
+    pub(crate) fn install_command(&self) -> String {
+        format!("cargo install --locked {}@{}", self.package, self.wanted())
     }
 
     fn wanted(&self) -> String {
@@ -113,6 +110,7 @@ impl Tool {
         match self.name {
             "cargo-nextest" => command.arg("nextest"),
             "cargo-cyclonedx" => command.arg("cyclonedx"),
+            "cargo-semver-checks" => command.arg("semver-checks"),
             _ => &mut command,
         };
         let Ok(output) = command.arg("--version").output() else {

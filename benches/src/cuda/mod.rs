@@ -2,8 +2,10 @@
 
 mod enqueue;
 mod events;
+mod first_event;
 mod graphs;
 mod kernels;
+mod newcomer;
 mod opens;
 mod ours;
 mod recycle;
@@ -26,10 +28,12 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &trip::TWO_GPUS_NATIVE,
     &enqueue::SCENARIO,
     &events::SCENARIO,
+    &first_event::SCENARIO,
     &graphs::SCENARIO,
     &kernels::SCENARIO,
     &opens::ONE_GPU,
     &opens::TWO_GPUS,
+    &newcomer::SCENARIO,
     &recycle::SCENARIO,
 ];
 

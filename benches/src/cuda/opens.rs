@@ -1,9 +1,9 @@
 //! The time to open device memory of another process.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use crosshandle::handle::MEMORY_HANDLE_SIZE;
 
 use super::ours;
@@ -13,7 +13,9 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, drop_once, once, per_operation};
 use crate::host::ours::open_memory;
-use crate::raw::cuda::{Gpu, IPC_MEMORY_SIZE, LegacyMemory, Mapped, Memory, Physical, Stream};
+use crate::raw::cuda::{
+    Gpu, IPC_MEMORY_SIZE, LegacyMemory, Mapped, Memory, POOL_POINTER_SIZE, Physical, Pool, Stream,
+};
 use crate::raw::descriptor::{self, OfferedDescriptors};
 use crate::report::row::{RowSpec, Target, rows};
 
@@ -26,6 +28,7 @@ struct Arrangement {
     rows: &'static [RowSpec],
     first: &'static str,
     first_legacy: &'static str,
+    first_pool: &'static str,
     again: &'static str,
     close: &'static str,
     close_legacy: &'static str,
@@ -34,6 +37,7 @@ struct Arrangement {
 const RAW: &str = "descriptor requested over a socket, cuMemImportFromShareableHandle, \
                    cuMemAddressReserve, cuMemMap, cuMemSetAccess";
 const RAW_CLOSE: &str = "cuMemUnmap, cuMemAddressFree, cuMemRelease";
+const POOL: &str = "cuMemPoolImportPointer, as cuda.core does; its pool is imported";
 const LEGACY: &str = "cuIpcOpenMemHandle";
 const LEGACY_CLOSE: &str = "cuIpcCloseMemHandle";
 
@@ -41,7 +45,7 @@ const LEGACY_CLOSE: &str = "cuIpcCloseMemHandle";
 macro_rules! opens {
     (
         $scenario:ident, $name:literal, $gpus:literal, gpu: $gpu:literal,
-        first: $first:expr, again: $again:expr
+        first: $first:expr, pool: $pool:expr, again: $again:expr
     ) => {
         pub(crate) static $scenario: Scenario = {
             static OPENS: Arrangement = Arrangement {
@@ -52,6 +56,9 @@ macro_rules! opens {
                     concat!($name, ".first-legacy") =>
                         concat!("first open of 64 MiB, ", $gpus, ", compared with legacy handles"),
                         LEGACY, None;
+                    concat!($name, ".first-pool") =>
+                        concat!("first open of 64 MiB, ", $gpus, ", compared with a pool"),
+                        POOL, $pool;
                     concat!($name, ".again") => concat!("open 64 MiB again, ", $gpus),
                         "none", $again;
                     concat!($name, ".close") => concat!("close 64 MiB, ", $gpus), RAW_CLOSE, None;
@@ -61,6 +68,7 @@ macro_rules! opens {
                 },
                 first: concat!($name, ".first"),
                 first_legacy: concat!($name, ".first-legacy"),
+                first_pool: concat!($name, ".first-pool"),
                 again: concat!($name, ".again"),
                 close: concat!($name, ".close"),
                 close_legacy: concat!($name, ".close-legacy"),
@@ -80,11 +88,12 @@ macro_rules! opens {
 
 opens!(
     ONE_GPU, "cuda-open", "one GPU", gpu: 0,
-    first: Target::AtMostTimesRaw(1.15), again: Target::AtMost(1000.0)
+    first: Target::AtMostTimesRaw(1.0), pool: Target::AtMostTimesRaw(1.0),
+    again: Target::AtMost(1000.0)
 );
 opens!(
     TWO_GPUS, "cuda-open2", "two GPUs", gpu: 1,
-    first: Target::None, again: Target::None
+    first: Target::AtMostTimesRaw(1.0), pool: Target::None, again: Target::None
 );
 
 /// Number of allocations that are not recorded. The first one also connects.
@@ -121,8 +130,11 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
     let context = ours::unpooled_context(0)?;
     let queue = context.create_queue()?;
     let (exporter, importer) = Link::pair()?;
-    link.send_with(b"raw", &[importer.as_fd()])?;
+    let pool = Pool::create(&gpu)?;
+    link.send_with(b"raw", &[importer.as_fd(), pool.export()?.as_fd()])?;
     drop(importer);
+    // The pool's memory is kept, so that no address of the importer is opened twice.
+    let mut pooled = Vec::new();
     let offers = OfferedDescriptors::default();
     offers.serve(exporter.into())?;
     for index in 0..objects(participant) {
@@ -141,6 +153,9 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
         let mut message = memory.handle()?.as_bytes().to_vec();
         message.extend(warming.handle()?.as_bytes());
         message.extend(legacy.export()?);
+        let of_pool = pool.allocate(&stream, MEMORY_BYTES, word)?;
+        message.extend(of_pool.export()?);
+        pooled.push(of_pool);
         link.send(&message)?;
         link.await_number(index as u64)?;
         drop(mapped);
@@ -156,18 +171,24 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
     let gpu = Gpu::open(arrangement.gpu)?;
     let context = ours::context(arrangement.gpu)?;
     let queue = context.create_queue()?;
-    let socket = link.receive()?.descriptor()?;
+    let [socket, pool]: [OwnedFd; 2] = (link.receive()?.descriptors)
+        .try_into()
+        .map_err(|_| anyhow!("expected a socket and a pool"))?;
+    let stream = Stream::create(&gpu)?;
+    let pool = Pool::import(&gpu, pool)?;
     let clock = clock_cost();
     let mut recorder = Recorder::default();
     for index in 0..objects(participant) {
         let message = link.receive()?.bytes;
         ensure!(
-            message.len() == 2 * MEMORY_HANDLE_SIZE + IPC_MEMORY_SIZE,
-            "expected three handles"
+            message.len() == 2 * MEMORY_HANDLE_SIZE + IPC_MEMORY_SIZE + POOL_POINTER_SIZE,
+            "expected four handles"
         );
         let (handle, others) = message.split_at(MEMORY_HANDLE_SIZE);
-        let (warming, legacy) = others.split_at(MEMORY_HANDLE_SIZE);
+        let (warming, others) = others.split_at(MEMORY_HANDLE_SIZE);
+        let (legacy, of_pool) = others.split_at(IPC_MEMORY_SIZE);
         let legacy: [u8; IPC_MEMORY_SIZE] = legacy.try_into()?;
+        let of_pool: [u8; POOL_POINTER_SIZE] = of_pool.try_into()?;
         let mut figures = Recorder::default();
         for side in Side::order(index) {
             match side {
@@ -182,7 +203,11 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
                     })?;
                     drop(again);
                     let closed = drop_once(clock, memory);
-                    for row in [arrangement.first, arrangement.first_legacy] {
+                    for row in [
+                        arrangement.first,
+                        arrangement.first_legacy,
+                        arrangement.first_pool,
+                    ] {
                         figures.push(row, side, opened);
                     }
                     for row in [arrangement.close, arrangement.close_legacy] {
@@ -203,6 +228,9 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
                     let closed = drop_once(clock, memory);
                     figures.push(arrangement.first_legacy, side, opened);
                     figures.push(arrangement.close_legacy, side, closed);
+                    let (memory, opened) = once(clock, || pool.open(&stream, of_pool))?;
+                    ours::check(memory.first_word()?, token(index))?;
+                    figures.push(arrangement.first_pool, side, opened);
                 }
             }
         }

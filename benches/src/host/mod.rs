@@ -7,6 +7,7 @@ mod fanout;
 mod first_open;
 mod graphs;
 mod handles;
+mod newcomer;
 pub(crate) mod ours;
 mod recycle;
 pub(crate) mod wake;
@@ -17,12 +18,14 @@ use crate::harness::scenario::Scenario;
 pub(crate) static SCENARIOS: &[&Scenario] = &[
     &events::SCENARIO,
     &wake::SPINNING,
+    &wake::SPINNING_ON_TWO_LINES,
     &wake::SLEEPING,
     &wake::SHARED_CORE,
     &fanout::SCENARIO,
     &handles::SCENARIO,
     &first_open::TWO_CORES,
     &first_open::SHARED_CORE,
+    &newcomer::SCENARIO,
     &cold::SCENARIO,
     &recycle::SCENARIO,
     &awaited::SCENARIO,

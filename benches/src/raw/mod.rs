@@ -6,4 +6,5 @@ pub(crate) mod counter;
 pub(crate) mod cuda;
 pub(crate) mod descriptor;
 pub(crate) mod memfd;
+pub(crate) mod newcomer;
 pub(crate) mod slab;

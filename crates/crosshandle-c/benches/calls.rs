@@ -159,13 +159,24 @@ type Send = unsafe extern "C" fn(
     u64,
     *mut u64,
 ) -> crosshandle_result;
+type Reserve = unsafe extern "C" fn(
+    *const crosshandle_producer,
+    *mut *mut crosshandle_slot,
+) -> crosshandle_result;
+type Publish = unsafe extern "C" fn(
+    *const crosshandle_producer,
+    *mut crosshandle_slot,
+    u64,
+    *mut u64,
+) -> crosshandle_result;
 type Receive = unsafe extern "C" fn(
     *const crosshandle_consumer,
     u64,
     *mut *mut crosshandle_item,
 ) -> crosshandle_result;
 
-/// Compares an item of 64 bytes that a thread sends and receives. C makes an object for the item.
+/// Compares items of 64 bytes that a thread sends and receives, copied and in place. C makes
+/// objects for slots and items, and calls three or four functions for each item.
 fn channel_calls(context: &Context, c_context: *mut crosshandle_context) {
     const LEN: usize = 64;
     let channel = Channel::create(context, ChannelOptions::new(LEN)).expect("a channel");
@@ -212,6 +223,33 @@ fn channel_calls(context: &Context, c_context: *mut crosshandle_context) {
                     ]
                 };
                 assert_eq!(results, [ok; 3]);
+            });
+        },
+    );
+    let reserve: Reserve = black_box(crosshandle_producer_reserve);
+    let publish: Publish = black_box(crosshandle_producer_publish);
+    compare(
+        "the same in place",
+        || {
+            repeat(|| {
+                let slot = producer.try_reserve().expect("a slot");
+                drop(black_box(producer.try_publish(black_box(slot))));
+                drop(black_box(consumer.try_receive().expect("an item")));
+            });
+        },
+        || {
+            repeat(|| {
+                let (mut slot, mut item) = (ptr::null_mut(), ptr::null_mut());
+                // SAFETY: the objects are open, and the pointers are to variables.
+                let results = unsafe {
+                    [
+                        reserve(c_producer, &mut slot),
+                        publish(c_producer, slot, 0, ptr::null_mut()),
+                        receive(c_consumer, 0, &mut item),
+                        close(item),
+                    ]
+                };
+                assert_eq!(results, [ok; 4]);
             });
         },
     );

@@ -429,7 +429,8 @@ typedef struct {
      */
     uint8_t reserved;
     /**
-     * How many items a consumer may keep. 0 is the default of 4.
+     * How many items a consumer may keep. 0 is the default: 4 on the host, and on other devices the
+     * depth, but at least 4 and at most 15.
      */
     uint8_t held;
     /**
@@ -1111,7 +1112,8 @@ crosshandle_result crosshandle_queue_copy_from_item(const crosshandle_queue *que
 /**
  * Closes an item, and frees its slot when all earlier work of the queue is complete.
  *
- * Errors: those of `crosshandle_queue_signal`. The item is closed even then, and its slot is free.
+ * Errors: if `queue` is not an open queue, the item stays open. After an error of
+ * `crosshandle_queue_signal`, the item is closed, and its slot is free.
  */
 crosshandle_result crosshandle_item_release_on(crosshandle_item *item,
                                                const crosshandle_queue *queue);

@@ -974,9 +974,14 @@ public:
     }
 
     /// Closes the item, and frees its slot when all earlier work of the queue is complete.
+    /// If `queue` is empty, the item stays open.
     outcome<void> release_on(const queue &queue) &&
     {
-        return detail::finish(crosshandle_item_release_on(this->release(), queue.get()));
+        crosshandle_result result = crosshandle_item_release_on(get(), queue.get());
+        // After any other error the item is closed.
+        if (queue)
+            this->release();
+        return detail::finish(result);
     }
 };
 

@@ -1,6 +1,6 @@
 //! Waits without a thread for each: callbacks, and notifiers for event loops.
 
-use crate::boundary::{entry, entry_value, place, put};
+use crate::boundary::{entry, entry_object, entry_value, place, put};
 use crate::error::{Failure, crosshandle_result};
 use crate::event::{crosshandle_event, number};
 use crate::memory::{Owner, crosshandle_release};
@@ -101,10 +101,8 @@ pub unsafe extern "C" fn crosshandle_subscription_close(
 pub unsafe extern "C" fn crosshandle_notifier_create(
     notifier: *mut *mut crosshandle_notifier,
 ) -> crosshandle_result {
-    entry! {
-        let notifier = place(notifier)?;
-        notifier.write(open(Notifier::new()?));
-        Ok(())
+    entry_object! { notifier;
+        Notifier::new()?
     }
 }
 

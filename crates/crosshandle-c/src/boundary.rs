@@ -25,6 +25,18 @@ macro_rules! entry {
     };
 }
 
+/// Runs the body of a C function that makes an object. The body's value is the value of the object,
+/// which the function stores at `place`. A null place is an error before the body runs.
+macro_rules! entry_object {
+    ($place:expr; $($body:tt)*) => {
+        $crate::boundary::entry! {
+            let place = $crate::boundary::place($place)?;
+            place.write($crate::object::open({ $($body)* }));
+            Ok(())
+        }
+    };
+}
+
 /// Runs the body of a C function, which is of type `Result<T>`. Returns the value after `or` if the
 /// body fails.
 macro_rules! entry_value {
@@ -37,7 +49,7 @@ macro_rules! entry_value {
     };
 }
 
-pub(crate) use {entry, entry_value};
+pub(crate) use {entry, entry_object, entry_value};
 
 /// Runs the body of a function that returns a result code.
 #[inline(always)]

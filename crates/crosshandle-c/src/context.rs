@@ -1,9 +1,9 @@
 //! Contexts and their options.
 
-use crate::boundary::{entry, given, list, optional_text, place, timeout};
+use crate::boundary::{entry, entry_object, given, list, optional_text, timeout};
 use crate::device::crosshandle_device;
 use crate::error::{Failure, Result, crosshandle_result};
-use crate::object::{close, get, object, open};
+use crate::object::{close, get, object};
 use crosshandle::{Context, ContextOptions, PeerPolicy};
 use std::ffi::c_char;
 
@@ -105,11 +105,9 @@ pub unsafe extern "C" fn crosshandle_context_create(
     options: *const crosshandle_context_options,
     context: *mut *mut crosshandle_context,
 ) -> crosshandle_result {
-    entry! {
-        let context = place(context)?;
+    entry_object! { context;
         let options = read_options(options)?;
-        context.write(open(Context::with_options(get(device)?, options)?));
-        Ok(())
+        Context::with_options(get(device)?, options)?
     }
 }
 

@@ -1,8 +1,8 @@
 //! Devices.
 
-use crate::boundary::{entry, entry_value, place, put_text, text};
+use crate::boundary::{entry, entry_object, entry_value, place, put_text, text};
 use crate::error::crosshandle_result;
-use crate::object::{close, get, object, open};
+use crate::object::{close, get, object};
 use crosshandle::Device;
 use std::ffi::c_char;
 
@@ -48,15 +48,12 @@ pub unsafe extern "C" fn crosshandle_device_at(
     index: usize,
     device: *mut *mut crosshandle_device,
 ) -> crosshandle_result {
-    entry! {
-        let device = place(device)?;
+    entry_object! { device;
         let found = Device::all().into_iter().nth(index);
-        let found = found.ok_or(crosshandle::Error::NoDevice {
+        found.ok_or(crosshandle::Error::NoDevice {
             name: index.to_string(),
             reason: "the index is not below the number of devices".into(),
-        })?;
-        device.write(open(found));
-        Ok(())
+        })?
     }
 }
 
@@ -70,10 +67,8 @@ pub unsafe extern "C" fn crosshandle_device_find(
     name: *const c_char,
     device: *mut *mut crosshandle_device,
 ) -> crosshandle_result {
-    entry! {
-        let device = place(device)?;
-        device.write(open(Device::find(text(name)?)?));
-        Ok(())
+    entry_object! { device;
+        Device::find(text(name)?)?
     }
 }
 

@@ -1,11 +1,11 @@
 //! Arrays in DLPack's form, to and from other libraries. See
 //! <https://dmlc.github.io/dlpack/latest/>.
 
-use crate::boundary::{entry, given, list, place};
+use crate::boundary::{entry, entry_object, given, list, place};
 use crate::context::crosshandle_context;
 use crate::error::{Failure, Result, crosshandle_result};
 use crate::memory::crosshandle_memory;
-use crate::object::{get, open};
+use crate::object::get;
 use crosshandle::{Access, Memory};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
@@ -240,8 +240,7 @@ pub unsafe extern "C" fn crosshandle_memory_from_dlpack(
     tensor: *mut DLManagedTensorVersioned,
     memory: *mut *mut crosshandle_memory,
 ) -> crosshandle_result {
-    entry! {
-        let memory = place(memory)?;
+    entry_object! { memory;
         let context = get(context)?;
         let managed = given(tensor.cast_const().cast::<Managed>())?;
         if managed.version[0] != VERSION[0] {
@@ -272,7 +271,6 @@ pub unsafe extern "C" fn crosshandle_memory_from_dlpack(
         // All of adopted memory can always be lent, so the tensor is given away permanently here.
         let tensor = NonNull::new(tensor.cast::<Managed>()).ok_or(Failure::NULL)?;
         let lent = adopted.lend(.., Foreign(tensor))?;
-        memory.write(open(Arc::new(lent)));
-        Ok(())
+        Arc::new(lent)
     }
 }

@@ -1,10 +1,10 @@
 //! Events: signals and waits on the host.
 
-use crate::boundary::{entry, entry_value, given, list, place, put, text, timeout};
+use crate::boundary::{entry, entry_object, entry_value, given, list, place, put, text, timeout};
 use crate::context::crosshandle_context;
 use crate::error::{Failure, Result, crosshandle_result};
 use crate::handle::crosshandle_event_handle;
-use crate::object::{close, get, object, open};
+use crate::object::{close, get, object};
 use crosshandle::event::EventSet;
 use crosshandle::{Event, EventOptions};
 use std::ffi::c_char;
@@ -60,11 +60,8 @@ pub unsafe extern "C" fn crosshandle_event_create(
     options: *const crosshandle_event_options,
     event: *mut *mut crosshandle_event,
 ) -> crosshandle_result {
-    entry! {
-        let event = place(event)?;
-        let created = get(context)?.create_event_with(read_options(options)?)?;
-        event.write(open(created));
-        Ok(())
+    entry_object! { event;
+        get(context)?.create_event_with(read_options(options)?)?
     }
 }
 
@@ -81,12 +78,9 @@ pub unsafe extern "C" fn crosshandle_event_open(
     timeout_ns: u64,
     event: *mut *mut crosshandle_event,
 ) -> crosshandle_result {
-    entry! {
-        let event = place(event)?;
+    entry_object! { event;
         let handle = crosshandle_event_handle::read(handle)?;
-        let opened = get(context)?.open_event_timeout(&handle, timeout(timeout_ns))?;
-        event.write(open(opened));
-        Ok(())
+        get(context)?.open_event_timeout(&handle, timeout(timeout_ns))?
     }
 }
 

@@ -1,12 +1,14 @@
 //! Holders, which keep memory under names after its exporter has ended.
 
-use crate::boundary::{entry, entry_value, given, list, optional_text, place, put, put_text};
+use crate::boundary::{
+    entry, entry_object, entry_value, given, list, optional_text, place, put, put_text,
+};
 use crate::boundary::{text, timeout};
 use crate::context::peers;
 use crate::error::{Failure, Result, crosshandle_result};
 use crate::handle::crosshandle_memory_handle;
 use crate::memory::{access, crosshandle_memory};
-use crate::object::{close, get, object, open};
+use crate::object::{close, get, object};
 use crosshandle::holder::{HeldName, HoldOptions, Holder};
 use crosshandle::{Access, Memory};
 use std::ffi::c_char;
@@ -141,14 +143,11 @@ pub unsafe extern "C" fn crosshandle_holder_create(
     options: *const crosshandle_holder_options,
     holder: *mut *mut crosshandle_holder,
 ) -> crosshandle_result {
-    entry! {
-        let holder = place(holder)?;
-        let created = match options.is_null() {
+    entry_object! { holder;
+        match options.is_null() {
             true => Holder::new(),
             false => read_holder_options(given(options)?)?,
-        };
-        holder.write(open(created));
-        Ok(())
+        }
     }
 }
 
@@ -198,14 +197,12 @@ pub unsafe extern "C" fn crosshandle_holder_open(
     access: u32,
     held: *mut *mut crosshandle_held,
 ) -> crosshandle_result {
-    entry! {
-        let held = place(held)?;
+    entry_object! { held;
         let (holder, name) = (get(holder)?, text(name)?);
-        held.write(open(match self::access(access)? {
+        match self::access(access)? {
             Access::ReadOnly => holder.open(name)?,
             Access::ReadWrite => holder.open_to_write(name)?,
-        }));
-        Ok(())
+        }
     }
 }
 
@@ -222,11 +219,9 @@ pub unsafe extern "C" fn crosshandle_holder_await_version(
     timeout_ns: u64,
     held: *mut *mut crosshandle_held,
 ) -> crosshandle_result {
-    entry! {
-        let held = place(held)?;
+    entry_object! { held;
         let holder = get(holder)?;
-        held.write(open(holder.await_version(text(name)?, version, timeout(timeout_ns))?));
-        Ok(())
+        holder.await_version(text(name)?, version, timeout(timeout_ns))?
     }
 }
 

@@ -1,6 +1,8 @@
 //! Memory: allocated, adopted or opened.
 
-use crate::boundary::{buffer, entry, entry_value, given, list, place, put, text, timeout};
+use crate::boundary::{
+    buffer, entry, entry_object, entry_value, given, list, place, put, text, timeout,
+};
 use crate::context::crosshandle_context;
 use crate::error::{Failure, Result, crosshandle_result};
 use crate::handle::crosshandle_memory_handle;
@@ -109,8 +111,7 @@ pub unsafe extern "C" fn crosshandle_memory_allocate(
     options: *const crosshandle_allocation_options,
     memory: *mut *mut crosshandle_memory,
 ) -> crosshandle_result {
-    entry! {
-        let memory = place(memory)?;
+    entry_object! { memory;
         let mut chosen = AllocationOptions::new(size);
         if let Ok(options) = given(options) {
             if options.size != size_of::<crosshandle_allocation_options>() {
@@ -132,8 +133,7 @@ pub unsafe extern "C" fn crosshandle_memory_allocate(
                 chosen = chosen.align(options.alignment);
             }
         }
-        memory.write(open(Arc::new(get(context)?.allocate_with(chosen)?)));
-        Ok(())
+        Arc::new(get(context)?.allocate_with(chosen)?)
     }
 }
 
@@ -154,11 +154,9 @@ pub unsafe extern "C" fn crosshandle_memory_adopt(
     size: usize,
     memory: *mut *mut crosshandle_memory,
 ) -> crosshandle_result {
-    entry! {
-        let memory = place(memory)?;
+    entry_object! { memory;
         let adopted = Memory::adopt(get(context)?, self::address(address)?, size)?;
-        memory.write(open(Arc::new(adopted)));
-        Ok(())
+        Arc::new(adopted)
     }
 }
 
@@ -206,13 +204,11 @@ pub unsafe extern "C" fn crosshandle_memory_open(
     timeout_ns: u64,
     memory: *mut *mut crosshandle_memory,
 ) -> crosshandle_result {
-    entry! {
-        let memory = place(memory)?;
+    entry_object! { memory;
         let handle = crosshandle_memory_handle::read(handle)?;
         let (access, timeout) = (self::access(access)?, timeout(timeout_ns));
         let opened = get(context)?.open_memory_timeout(&handle, access, timeout)?;
-        memory.write(open(Arc::new(opened)));
-        Ok(())
+        Arc::new(opened)
     }
 }
 

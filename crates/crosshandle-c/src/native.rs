@@ -1,11 +1,11 @@
 //! Objects of the driver, for programs that also call the driver.
 
-use crate::boundary::{entry, entry_value, place};
+use crate::boundary::{entry, entry_object, entry_value};
 use crate::context::{crosshandle_context, crosshandle_context_options, read_options};
 use crate::device::crosshandle_device;
 use crate::error::crosshandle_result;
 use crate::event::crosshandle_event;
-use crate::object::{close, get, object, open};
+use crate::object::{close, get, object};
 use crosshandle::native::{NativeEvent, NativeObject, Ownership};
 use crosshandle::{Context, Event, EventOptions};
 use std::ffi::c_void;
@@ -51,12 +51,10 @@ pub unsafe extern "C" fn crosshandle_context_adopt(
     options: *const crosshandle_context_options,
     context: *mut *mut crosshandle_context,
 ) -> crosshandle_result {
-    entry! {
-        let context = place(context)?;
+    entry_object! { context;
         let device = get(device)?;
         let native = NativeObject::new(device.info().backend, native.expose_provenance());
-        context.write(open(Context::adopt(device, native, read_options(options)?)?));
-        Ok(())
+        Context::adopt(device, native, read_options(options)?)?
     }
 }
 
@@ -73,14 +71,10 @@ pub unsafe extern "C" fn crosshandle_event_adopt(
     native: *mut c_void,
     event: *mut *mut crosshandle_event,
 ) -> crosshandle_result {
-    entry! {
-        let event = place(event)?;
+    entry_object! { event;
         let context = get(context)?;
         let native = native_object(context, native);
-        let adopted =
-            Event::adopt(context, native, Ownership::Borrowed, EventOptions::new())?;
-        event.write(open(adopted));
-        Ok(())
+        Event::adopt(context, native, Ownership::Borrowed, EventOptions::new())?
     }
 }
 
@@ -94,10 +88,8 @@ pub unsafe extern "C" fn crosshandle_native_event_create(
     event: *const crosshandle_event,
     native_event: *mut *mut crosshandle_native_event,
 ) -> crosshandle_result {
-    entry! {
-        let native_event = place(native_event)?;
-        native_event.write(open(NativeEvent::new(get(context)?, get(event)?)?));
-        Ok(())
+    entry_object! { native_event;
+        NativeEvent::new(get(context)?, get(event)?)?
     }
 }
 

@@ -1,12 +1,12 @@
 //! Queues: this library's own, and the program's streams and lists.
 
-use crate::boundary::{entry, entry_value, list, place, put, timeout};
+use crate::boundary::{entry, entry_object, entry_value, list, place, put, timeout};
 use crate::context::crosshandle_context;
 use crate::error::{Failure, crosshandle_result};
 use crate::event::{CROSSHANDLE_LATEST, CROSSHANDLE_SUBMITTED, crosshandle_event};
 use crate::memory::{Owner, crosshandle_memory, crosshandle_release, crosshandle_work};
 use crate::native::native_object;
-use crate::object::{close, get, object, open};
+use crate::object::{close, get, object};
 use crosshandle::memory::{Pitches, Region};
 use crosshandle::native::Ownership;
 use crosshandle::{Command, Memory, MemoryRange, Queue, QueueOrder};
@@ -35,14 +35,12 @@ pub unsafe extern "C" fn crosshandle_queue_create(
     out_of_order: bool,
     queue: *mut *mut crosshandle_queue,
 ) -> crosshandle_result {
-    entry! {
-        let queue = place(queue)?;
+    entry_object! { queue;
         let order = match out_of_order {
             false => QueueOrder::InOrder,
             true => QueueOrder::OutOfOrder,
         };
-        queue.write(open(get(context)?.create_queue_with(order)?));
-        Ok(())
+        get(context)?.create_queue_with(order)?
     }
 }
 
@@ -60,12 +58,10 @@ pub unsafe extern "C" fn crosshandle_queue_adopt(
     native: *mut c_void,
     queue: *mut *mut crosshandle_queue,
 ) -> crosshandle_result {
-    entry! {
-        let queue = place(queue)?;
+    entry_object! { queue;
         let context = get(context)?;
         let native = native_object(context, native);
-        queue.write(open(Queue::adopt(context, native, Ownership::Borrowed)?));
-        Ok(())
+        Queue::adopt(context, native, Ownership::Borrowed)?
     }
 }
 

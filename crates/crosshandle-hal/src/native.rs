@@ -183,10 +183,17 @@ pub trait NativeQueue {
         Ok(None)
     }
 
-    /// Adds a launch to the graph that is being captured, which keeps the launch. Only during a
-    /// capture.
+    /// Returns the nearest known nodes before the next command, in the graph that is being captured.
+    /// No returned node comes after another one on every path. Returns `None` if the driver does not
+    /// tell. Only during a capture.
+    fn recorded_before(&self, _is_known: &dyn Fn(usize) -> bool) -> Result<Option<Vec<usize>>> {
+        Ok(None)
+    }
+
+    /// Adds a launch to the graph that is being captured, which keeps the launch. Returns the
+    /// driver's node, which no other node of the capture has. Only during a capture.
     #[expect(clippy::boxed_local, reason = "implementations keep the box")]
-    fn record(&self, _launch: Box<Launch>) -> Result<()> {
+    fn record(&self, _launch: Box<Launch>) -> Result<usize> {
         Err(Error::Unsupported("this queue cannot be captured".into()))
     }
 }

@@ -14,6 +14,7 @@ pub mod descriptor;
 pub mod descriptor_table;
 #[cfg(fault_steps)]
 pub mod fault_steps;
+pub mod fence;
 pub mod fork;
 pub mod futex;
 pub mod lock;

@@ -175,6 +175,44 @@ def test_replays_end_when_the_program_stops_them() -> None:
     torch.cuda.synchronize()
 
 
+def owner(pipe: Any) -> None:
+    """Creates an event that it never signals."""
+    pipe.send(crosshandle.event(device=GPUS[0]))
+    pipe.recv()                                                # until this process is killed
+
+
+def test_branches_do_not_fail_each_other(start: Start) -> None:
+    """The failure of a wait reaches the signals after it, and no signal of a parallel branch."""
+    torch = pytest.importorskip("torch")
+    peer = start(owner)
+    never = peer.receive()
+    context = crosshandle.default_context(GPUS[0])
+    ready = context.event()
+    bad, good, both = (context.event(single_signaller=True) for _ in range(3))
+    stream, side, graph = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        fork, join = torch.cuda.Event(), torch.cuda.Event()
+        fork.record(stream)
+        side.wait_event(fork)
+        never.wait_on(stream)
+        bad.signal(stream)
+        ready.wait_on(side)
+        good.signal(side)
+        join.record(side)
+        stream.wait_event(join)
+        both.signal(stream)
+    with torch.cuda.stream(stream):
+        graph.replay()
+    peer.kill()
+    with pytest.raises(crosshandle.CommandFailedError):
+        bad.wait_value(1, DEADLINE)
+    ready.signal()
+    good.wait_value(1, DEADLINE)
+    with pytest.raises(crosshandle.CommandFailedError):
+        both.wait_value(1, DEADLINE)
+    stream.synchronize()
+
+
 def test_kernels_of_cupy(start: Start) -> None:
     cupy = pytest.importorskip("cupy")
     context = crosshandle.default_context(GPUS[0])

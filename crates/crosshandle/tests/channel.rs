@@ -306,12 +306,7 @@ fn a_queue_reads_the_items_of_a_consumer_that_has_left() {
     gate.signal().unwrap();
     take(&mut reader, "copied 1");
     // The place is free as soon as the queue has read the slot.
-    let deadline = Instant::now() + DEADLINE;
-    while let Err(error) = channel.consumer() {
-        assert_eq!(fault(error), ChannelFault::NoPlace);
-        assert!(Instant::now() < deadline, "the place stays taken");
-        thread::yield_now();
-    }
+    await_place(&channel);
 }
 
 #[test]
@@ -346,6 +341,16 @@ fn items_of_a_producer_that_has_left_are_completed() {
         }
         let ended = consumer.receive_timeout(DEADLINE).unwrap_err();
         assert_eq!(fault(ended), ChannelFault::Closed);
+    }
+}
+
+/// Waits until a consumer can join.
+fn await_place(channel: &Channel) {
+    let deadline = Instant::now() + DEADLINE;
+    while let Err(error) = channel.consumer() {
+        assert_eq!(fault(error), ChannelFault::NoPlace);
+        assert!(Instant::now() < deadline, "the place stays taken");
+        thread::yield_now();
     }
 }
 
@@ -405,11 +410,84 @@ fn a_consumer_stays_until_all_its_queues_have_ended() {
     let taken = channel.consumer().expect_err("a queue still reads a slot");
     assert_eq!(fault(taken), ChannelFault::NoPlace);
     gate.signal().unwrap();
-    let deadline = Instant::now() + DEADLINE;
-    while let Err(error) = channel.consumer() {
-        assert_eq!(fault(error), ChannelFault::NoPlace);
-        assert!(Instant::now() < deadline, "the place stays taken");
-        thread::yield_now();
+    await_place(&channel);
+}
+
+/// How a place of a consumer becomes free that has none.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Freed {
+    Drop,
+    LaterRelease,
+    AnotherQueue,
+}
+
+/// A consumer has used all its places, and a queue that does not end releases one of them.
+#[test]
+fn a_waiting_consumer_learns_which_place_becomes_free_first() {
+    let directory = Directory::new();
+    let context = directory.context();
+    for (freed, by_descriptor) in [Freed::Drop, Freed::LaterRelease, Freed::AnotherQueue]
+        .into_iter()
+        .flat_map(|freed| [(freed, false), (freed, true)])
+    {
+        let channel = made(&directory, ChannelOptions::new(8).depth(4).held(2));
+        let (slow, slow_gate, _) = slow_and_fast(&context);
+        let (other, other_gate, fast) = slow_and_fast(&context);
+        let mut consumer = channel.consumer().expect("a consumer");
+        let mut producer = channel.producer().expect("a producer");
+        for number in 0..3_u64 {
+            producer.send(&number.to_le_bytes()).expect("sent");
+        }
+        let mut receive = || consumer.receive_timeout(DEADLINE).expect("an item");
+        let (first, second) = (receive(), receive());
+        first.release_on(&slow).expect("released");
+        let mut second = Some(second);
+        if freed == Freed::AnotherQueue {
+            let second = second.take().expect("an item");
+            second.release_on(&other).expect("released");
+        }
+        let (waits, is_waiting) = mpsc::channel();
+        let (received, is_received) = mpsc::channel();
+        let waiter = thread::spawn(move || {
+            let item = match by_descriptor {
+                true => received_by_descriptor(&mut consumer, || waits.send(()).unwrap()),
+                false => received_by_task(&mut consumer, || waits.send(()).unwrap()),
+            };
+            received.send(value(&item)).unwrap();
+        });
+        is_waiting.recv_timeout(DEADLINE).expect("it waits");
+        match (freed, second) {
+            (Freed::LaterRelease, Some(second)) => second.release_on(&fast).expect("released"),
+            (_, Some(second)) => drop(second),
+            (_, None) => drop(other_gate.signal().unwrap()),
+        }
+        let number = is_received.recv_timeout(DEADLINE);
+        assert_eq!(number, Ok(2), "{freed:?}, by a descriptor: {by_descriptor}");
+        waiter.join().expect("it ends");
+        slow_gate.signal().unwrap();
+        other_gate.signal().unwrap();
+    }
+}
+
+/// Waits for an item with a future, and calls `waits` when the future waits.
+fn received_by_task(consumer: &mut Consumer, waits: impl FnOnce()) -> Item {
+    let task = &mut std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(pin!(consumer.receiving()).poll(task).is_pending());
+    waits();
+    finished(consumer.receiving()).expect("an item")
+}
+
+/// Waits for an item with a descriptor, and calls `waits` when the descriptor is not readable.
+fn received_by_descriptor(consumer: &mut Consumer, waits: impl FnOnce()) -> Item {
+    assert!(is_readable(consumer, DEADLINE));
+    assert!(consumer.try_receive().expect("alive").is_none());
+    assert!(!is_readable(consumer, Duration::ZERO));
+    waits();
+    loop {
+        assert!(is_readable(consumer, DEADLINE), "it is not woken");
+        if let Some(item) = consumer.try_receive().expect("alive") {
+            return item;
+        }
     }
 }
 

@@ -5,11 +5,11 @@
 #
 # Variables, with their defaults in parentheses:
 # - PARTS: the parts to run, of driver, suite, replays, link, deaths, clients, interop, programs,
-#   python, holder, store, engines, checker, bench, bench-python and peers (all).
+#   python, holder, store, engines, checker, bench, bench-python, models and peers (all).
 # - JOBS: number of cases at a time (half of the CPUs, at most 8).
 # - LIMIT: time limit of each run, in seconds (300).
 # - RECORD: number of runs of the benchmarks, which write their results as JSON files into OUT (3).
-# - BENCH, BENCH_PYTHON, PEERS: more options of the benchmarks ("--only gpu" for PEERS).
+# - BENCH, BENCH_PYTHON, MODELS, PEERS: more options of the benchmarks ("--only gpu" for PEERS).
 # - REPLAYS: number of replays of graphs next to other signals (100000).
 # - DEATHS: options of 'conformance gpu-deaths'.
 # - CLAIMS, CLAIM_SECONDS: number of a holder's writers that are killed (200), and time limit (120).
@@ -30,7 +30,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite replays link deaths clients interop programs python holder store engines checker bench bench-python peers"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite replays link deaths clients interop programs python holder store engines checker bench bench-python models peers"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -339,13 +339,31 @@ if wants bench-python; then
     fi
 fi
 # Other libraries. The pack has wheels of some; torch is the machine's.
+with_peers() {
+    for wheel in "$here"/peers/*.whl; do
+        [ -f "$wheel" ] && python3 -m zipfile -e "$wheel" "$out/peers"
+    done
+    [ -d "$out/nixl" ] || unpacked nixl || echo "no NIXL"
+    unpacked ucx || echo "no UCX"
+    peers="PYTHONPATH=$site:$out/peers:$out/nixl"
+}
+if wants models; then
+    if python_module && python3 -c 'import torch'; then
+        with_peers
+        # shellcheck disable=SC2086
+        measure models env "$peers" "$here/bench" python models \
+            --scripts "$here/python/bench" ${MODELS-}
+    else
+        row "bench models: no torch" 0 1 0 0
+    fi
+fi
 if wants peers; then
     if python_module && python3 -c 'import torch'; then
-        for wheel in "$here"/peers/*.whl; do
-            [ -f "$wheel" ] && python3 -m zipfile -e "$wheel" "$out/peers"
-        done
+        with_peers
         # shellcheck disable=SC2086
-        measure peers env "PYTHONPATH=$site:$out/peers" "$here/bench" peers \
+        measure peers env "$peers" "CROSSHANDLE_UCX=$out/ucx/libucx/lib" \
+            "CROSSHANDLE_LINK_PEER=$here/crosshandle-link-peer" \
+            "NIXL_PLUGIN_DIR=$out/nixl/nixl_cu13.libs/nixl" "$here/bench" peers \
             --scripts "$here/python/bench" ${PEERS---only gpu}
         # The page of figures shows these rows apart from those of a host without a GPU.
         for results in "$out"/*-peers.json; do

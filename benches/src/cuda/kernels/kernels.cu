@@ -63,6 +63,34 @@ extern "C" __global__ void raw(
     *count = last;
 }
 
+// The two halves of `raw` for one round, as two nodes of a graph, which may have work between them.
+extern "C" __global__ void raw_wait(
+    crosshandle_u64 *ping, crosshandle_u64 *pong, crosshandle_u64 *count)
+{
+    await(ping, *count + 1);
+}
+
+extern "C" __global__ void raw_signal(
+    crosshandle_u64 *ping, crosshandle_u64 *pong, crosshandle_u64 *count)
+{
+    *count += 1;
+    store(pong, *count);
+}
+
+// The two halves of `raw_first`.
+extern "C" __global__ void raw_first_signal(
+    crosshandle_u64 *ping, crosshandle_u64 *pong, crosshandle_u64 *count)
+{
+    *count += 1;
+    store(ping, *count);
+}
+
+extern "C" __global__ void raw_first_wait(
+    crosshandle_u64 *ping, crosshandle_u64 *pong, crosshandle_u64 *count)
+{
+    await(pong, *count);
+}
+
 // The other side of `raw`.
 extern "C" __global__ void raw_first(
     crosshandle_u64 *ping, crosshandle_u64 *pong, crosshandle_u64 *count, crosshandle_u64 rounds)

@@ -41,13 +41,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         KERNEL => "host → kernel that runs → host",
             "words in a host page, polled by both", AtMostTimesRaw(1.1);
         GRAPH => "replay a graph, host → graph → host",
-            "the same words, in kernels that count", AtMostTimesRaw(1.1);
+            "the same words, in two nodes that count", AtMostTimesRaw(1.1);
         KERNELS => "kernel → kernel on the same GPU → kernel",
             "the same words, polled by both kernels", AtMostTimesRaw(1.1);
         TWO_GPUS => "kernel → kernel on another GPU → kernel",
             "the same words, polled by both kernels", AtMostTimesRaw(1.5);
         GRAPHS => "replayed graph → replayed graph in another stream → graph",
-            "the same words, in kernels that count", AtMostTimesRaw(1.1);
+            "the same words, in two nodes that count", AtMostTimesRaw(1.1);
         SLEEPER => "host → kernel for 300 µs → thread that waits",
             "a thread that polls a word", AtMostOverRaw(60_000.0);
         LONG_SLEEPER => "host → kernel for 10 ms → thread that waits",
@@ -142,6 +142,18 @@ impl Words {
         launch(kernel, self.arguments(rounds)?)
     }
 
+    /// Returns the launches of two nodes of a graph, which make one half of a round trip each.
+    fn nodes(&self, kernels: [&Kernel; 2]) -> Result<[Command; 2]> {
+        let arguments = || -> Result<_> {
+            Ok(KernelArguments::new()
+                .with(&self.memory.range(..WORD_STEP)?)
+                .with(&self.memory.range(WORD_STEP..)?)
+                .with(&self.count.all()))
+        };
+        let [first, second] = kernels;
+        Ok([launch(first, arguments()?)?, launch(second, arguments()?)?])
+    }
+
     /// Makes one round trip from the host.
     fn trip(&mut self) -> Result<()> {
         self.number += 1;
@@ -170,6 +182,8 @@ struct Kernels {
     ours_first: Kernel,
     raw: Kernel,
     raw_first: Kernel,
+    raw_nodes: [Kernel; 2],
+    raw_first_nodes: [Kernel; 2],
 }
 
 impl Kernels {
@@ -180,6 +194,11 @@ impl Kernels {
             ours_first: program.kernel("ours_first")?,
             raw: program.kernel("raw")?,
             raw_first: program.kernel("raw_first")?,
+            raw_nodes: [program.kernel("raw_wait")?, program.kernel("raw_signal")?],
+            raw_first_nodes: [
+                program.kernel("raw_first_signal")?,
+                program.kernel("raw_first_wait")?,
+            ],
         })
     }
 }
@@ -196,6 +215,24 @@ fn captured(context: &Context, stream: &Stream) -> Result<Queue> {
         let native = NativeObject::new(context.device().info().backend, stream.number());
         Ok(Queue::adopt(context, native, Ownership::Borrowed)?)
     }
+}
+
+/// Captures the two nodes of one side. A graph of the library has a node for each wait and each
+/// signal too, because the graph's own work is between them.
+fn record_nodes(
+    gpu: &Gpu,
+    stream: &Stream,
+    queue: &Queue,
+    words: &Words,
+    [first, second]: &[Kernel; 2],
+) -> Result<Graph> {
+    let commands = words.nodes([first, second])?;
+    Graph::record(gpu, stream, || {
+        for command in commands {
+            queue.submit(command)?;
+        }
+        Ok(())
+    })
 }
 
 /// Round trips between the host and one kernel, or one replayed graph.
@@ -228,9 +265,7 @@ impl WithHost {
             adopted.wait(&ping)?;
             Ok(adopted.signal(&pong)?)
         })?;
-        let raw_graph = Graph::record(gpu, &stream, || {
-            Ok(adopted.submit(words.command(&kernels.raw, 1, 0)?)?)
-        })?;
+        let raw_graph = record_nodes(gpu, &stream, &adopted, &words, &kernels.raw_nodes)?;
         Ok(Self {
             stream,
             queue,
@@ -394,12 +429,8 @@ impl Replays {
             })?,
         ];
         let raw_graphs = [
-            Graph::record(gpu, first, || {
-                Ok(queues[0].submit(words.first_command(&kernels.raw_first, 1)?)?)
-            })?,
-            Graph::record(gpu, second, || {
-                Ok(queues[1].submit(other.command(&kernels.raw, 1, 0)?)?)
-            })?,
+            record_nodes(gpu, first, &queues[0], &words, &kernels.raw_first_nodes)?,
+            record_nodes(gpu, second, &queues[1], &other, &kernels.raw_nodes)?,
         ];
         let events: Result<Vec<Event>> = (0..EVENT_COUNT)
             .map(|_| device_signalled(context))

@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, anyhow, bail};
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphExec, CUipcEventHandle,
-    CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUstream,
+    CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemPoolProps, CUmemPoolPtrExportData, CUmemoryPool, CUstream,
 };
 
 /// The result of a call, as a number, because a newer driver may return codes that the bindings
@@ -77,6 +78,15 @@ library! {
     mem_map = cuMemMap(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);
     mem_unmap = cuMemUnmap(CUdeviceptr, usize);
     mem_set_access = cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
+    pool_create = cuMemPoolCreate(*mut CUmemoryPool, *const CUmemPoolProps);
+    pool_export = cuMemPoolExportToShareableHandle(*mut c_void, CUmemoryPool, c_uint, c_ulonglong);
+    pool_import =
+        cuMemPoolImportFromShareableHandle(*mut CUmemoryPool, *mut c_void, c_uint, c_ulonglong);
+    pool_set_access = cuMemPoolSetAccess(CUmemoryPool, *const CUmemAccessDesc, usize);
+    pool_alloc_async = cuMemAllocFromPoolAsync(*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
+    pool_export_pointer = cuMemPoolExportPointer(*mut CUmemPoolPtrExportData, CUdeviceptr);
+    pool_import_pointer =
+        cuMemPoolImportPointer(*mut CUdeviceptr, CUmemoryPool, *mut CUmemPoolPtrExportData);
     mem_host_register = cuMemHostRegister_v2(*mut c_void, usize, c_uint);
     mem_host_pointer = cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
     memcpy = cuMemcpyAsync(CUdeviceptr, CUdeviceptr, usize, CUstream);

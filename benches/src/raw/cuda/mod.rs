@@ -8,6 +8,7 @@ mod library;
 mod memory;
 mod page;
 mod physical;
+mod pool;
 mod stream;
 
 use std::ffi::{CStr, c_char, c_int};
@@ -22,6 +23,7 @@ use library::{Library, library};
 pub(crate) use memory::{Memory, pool_round};
 pub(crate) use page::Page;
 pub(crate) use physical::{Mapped, Physical};
+pub(crate) use pool::{POOL_POINTER_SIZE, Pool};
 pub(crate) use stream::{Stream, Word};
 
 /// A GPU and its primary context.

@@ -14,7 +14,7 @@ use cudarc::driver::sys::{
 use super::memory::read;
 use super::{Gpu, Stream};
 
-const DESCRIPTOR: CUmemAllocationHandleType =
+pub(super) const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 /// Physical memory, released when dropped.
@@ -144,7 +144,7 @@ impl Drop for Mapped {
     }
 }
 
-fn location(gpu: &Gpu) -> CUmemLocation {
+pub(super) fn location(gpu: &Gpu) -> CUmemLocation {
     CUmemLocation {
         type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
         id: gpu.device,

@@ -2,9 +2,9 @@
 
 use super::crosshandle_channel;
 use super::item::crosshandle_item;
-use crate::boundary::{entry, entry_value, place, timeout};
+use crate::boundary::{entry, entry_object, entry_value, timeout};
 use crate::error::crosshandle_result;
-use crate::object::{Exclusive, close, get, object, open};
+use crate::object::{Exclusive, close, get, object};
 use crate::queue::crosshandle_queue;
 use crosshandle::Error;
 use crosshandle::channel::Consumer;
@@ -25,10 +25,8 @@ pub unsafe extern "C" fn crosshandle_consumer_create(
     channel: *const crosshandle_channel,
     consumer: *mut *mut crosshandle_consumer,
 ) -> crosshandle_result {
-    entry! {
-        let consumer = place(consumer)?;
-        consumer.write(open(Exclusive::new(get(channel)?.consumer()?)));
-        Ok(())
+    entry_object! { consumer;
+        Exclusive::new(get(channel)?.consumer()?)
     }
 }
 
@@ -49,15 +47,12 @@ pub unsafe extern "C" fn crosshandle_consumer_receive(
     timeout_ns: u64,
     item: *mut *mut crosshandle_item,
 ) -> crosshandle_result {
-    entry! {
-        let item = place(item)?;
+    entry_object! { item;
         let mut consumer = get(consumer)?.enter()?;
-        let received = match timeout_ns {
+        match timeout_ns {
             0 => consumer.try_receive()?.ok_or(Error::TimedOut("receiving an item"))?,
             _ => consumer.receive_timeout(timeout(timeout_ns))?,
-        };
-        item.write(open(received));
-        Ok(())
+        }
     }
 }
 
@@ -71,11 +66,8 @@ pub unsafe extern "C" fn crosshandle_consumer_receive_latest(
     timeout_ns: u64,
     item: *mut *mut crosshandle_item,
 ) -> crosshandle_result {
-    entry! {
-        let item = place(item)?;
-        let received = get(consumer)?.enter()?.receive_latest(timeout(timeout_ns))?;
-        item.write(open(received));
-        Ok(())
+    entry_object! { item;
+        get(consumer)?.enter()?.receive_latest(timeout(timeout_ns))?
     }
 }
 
@@ -91,11 +83,9 @@ pub unsafe extern "C" fn crosshandle_consumer_receive_on(
     timeout_ns: u64,
     item: *mut *mut crosshandle_item,
 ) -> crosshandle_result {
-    entry! {
-        let item = place(item)?;
+    entry_object! { item;
         let mut consumer = get(consumer)?.enter()?;
-        item.write(open(consumer.receive_on(get(queue)?, timeout(timeout_ns))?));
-        Ok(())
+        consumer.receive_on(get(queue)?, timeout(timeout_ns))?
     }
 }
 

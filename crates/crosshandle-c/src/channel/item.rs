@@ -127,15 +127,17 @@ pub unsafe extern "C" fn crosshandle_queue_copy_from_item(
 
 /// Closes an item, and frees its slot when all earlier work of the queue is complete.
 ///
-/// Errors: those of `crosshandle_queue_signal`. The item is closed even then, and its slot is free.
+/// Errors: if `queue` is not an open queue, the item stays open. After an error of
+/// `crosshandle_queue_signal`, the item is closed, and its slot is free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crosshandle_item_release_on(
     item: *mut crosshandle_item,
     queue: *const crosshandle_queue,
 ) -> crosshandle_result {
     entry! {
+        let queue = get(queue)?;
         let item = close(item)?.ok_or(Failure::NULL)?;
-        Ok(item.release_on(get(queue)?)?)
+        Ok(item.release_on(queue)?)
     }
 }
 

@@ -10,13 +10,13 @@ pub use item::*;
 pub use producer::*;
 pub use slot::*;
 
-use crate::boundary::{entry, given, optional_text, place, text, timeout};
+use crate::boundary::{entry, entry_object, given, optional_text, place, text, timeout};
 use crate::context::crosshandle_context;
 use crate::error::{Failure, Result, crosshandle_result};
 use crate::handle::crosshandle_channel_handle;
 use crate::holder::{crosshandle_hold_options, crosshandle_holder, read_hold_options};
 use crate::memory::access;
-use crate::object::{close, get, object, open};
+use crate::object::{close, get, object};
 use crosshandle::Access;
 use crosshandle::channel::{
     ArrayLayout, Channel, ChannelOptions, Delivery, MAX_DIMENSIONS, USER_BYTES, WhenFull,
@@ -105,7 +105,8 @@ pub struct crosshandle_channel_options {
     pub consumers: u8,
     /// How many slots a producer may have reserved. 0 is the default of 2.
     pub reserved: u8,
-    /// How many items a consumer may keep. 0 is the default of 4.
+    /// How many items a consumer may keep. 0 is the default: 4 on the host, and on other devices the
+    /// depth, but at least 4 and at most 15.
     pub held: u8,
     /// Whether consumers wait for the next producer when all producers have left or died.
     pub awaits_producers: bool,
@@ -199,11 +200,9 @@ pub unsafe extern "C" fn crosshandle_channel_create(
     options: *const crosshandle_channel_options,
     channel: *mut *mut crosshandle_channel,
 ) -> crosshandle_result {
-    entry! {
-        let channel = place(channel)?;
+    entry_object! { channel;
         let options = read_options(options)?;
-        channel.write(open(Channel::create(get(context)?, options)?));
-        Ok(())
+        Channel::create(get(context)?, options)?
     }
 }
 
@@ -220,12 +219,9 @@ pub unsafe extern "C" fn crosshandle_channel_open(
     timeout_ns: u64,
     channel: *mut *mut crosshandle_channel,
 ) -> crosshandle_result {
-    entry! {
-        let channel = place(channel)?;
+    entry_object! { channel;
         let handle = crosshandle_channel_handle::read(handle)?;
-        let opened = Channel::open_timeout(get(context)?, &handle, timeout(timeout_ns))?;
-        channel.write(open(opened));
-        Ok(())
+        Channel::open_timeout(get(context)?, &handle, timeout(timeout_ns))?
     }
 }
 
@@ -242,12 +238,9 @@ pub unsafe extern "C" fn crosshandle_channel_open_name(
     access: u32,
     channel: *mut *mut crosshandle_channel,
 ) -> crosshandle_result {
-    entry! {
-        let channel = place(channel)?;
+    entry_object! { channel;
         let access = self::access(access)?;
-        let opened = Channel::open_name(get(context)?, get(holder)?, text(name)?, access)?;
-        channel.write(open(opened));
-        Ok(())
+        Channel::open_name(get(context)?, get(holder)?, text(name)?, access)?
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::crosshandle_channel;
 use super::slot::{TakenSlot, crosshandle_slot};
-use crate::boundary::{entry, list, place, put, timeout};
+use crate::boundary::{entry, entry_object, list, put, timeout};
 use crate::error::crosshandle_result;
-use crate::object::{Exclusive, close, get, object, open};
+use crate::object::{Exclusive, close, get, object};
 use crate::queue::crosshandle_queue;
 use crosshandle::channel::Producer;
 use std::ffi::c_void;
@@ -24,10 +24,8 @@ pub unsafe extern "C" fn crosshandle_producer_create(
     channel: *const crosshandle_channel,
     producer: *mut *mut crosshandle_producer,
 ) -> crosshandle_result {
-    entry! {
-        let producer = place(producer)?;
-        producer.write(open(Exclusive::new(get(channel)?.producer()?)));
-        Ok(())
+    entry_object! { producer;
+        Exclusive::new(get(channel)?.producer()?)
     }
 }
 
@@ -41,11 +39,9 @@ pub unsafe extern "C" fn crosshandle_producer_reserve(
     producer: *const crosshandle_producer,
     slot: *mut *mut crosshandle_slot,
 ) -> crosshandle_result {
-    entry! {
-        let slot = place(slot)?;
+    entry_object! { slot;
         let reserved = get(producer)?.enter()?.try_reserve()?;
-        slot.write(open(Exclusive::new(Some(reserved))));
-        Ok(())
+        Exclusive::new(Some(reserved))
     }
 }
 

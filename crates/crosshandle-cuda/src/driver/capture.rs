@@ -3,7 +3,7 @@
 //! For all calls, the stream's context must be current (see `Driver::enter`).
 
 use super::library::CaptureLibrary;
-use super::{Driver, GraphHandle, StreamHandle, UserObjectHandle};
+use super::{Driver, GraphHandle, GraphNodeHandle, StreamHandle, UserObjectHandle};
 use crosshandle_types::error::{Error, Result};
 use cudarc::driver::sys::{CUstreamCaptureStatus, CUuserObject_flags, CUuserObjectRetain_flags};
 use std::ffi::{c_uint, c_void};
@@ -49,6 +49,55 @@ impl Driver {
             ));
         }
         Ok(capture)
+    }
+
+    /// Returns the nodes that the next command of a captured stream follows. Returns an error if the
+    /// driver cannot describe them, because other code has recorded a special kind of dependency.
+    pub(crate) fn captured_before(&self, stream: StreamHandle) -> Result<Vec<GraphNodeHandle>> {
+        let mut status: c_uint = 0;
+        let (mut number, mut graph) = (0, GraphHandle::NONE);
+        let (mut nodes, mut count) = (ptr::null(), 0_usize);
+        // SAFETY: the places are valid.
+        self.check("cuStreamGetCaptureInfo", unsafe {
+            (self.captures()?.capture_info)(
+                stream,
+                &mut status,
+                &mut number,
+                &mut graph,
+                &mut nodes,
+                &mut count,
+            )
+        })?;
+        if nodes.is_null() || count == 0 {
+            return Ok(Vec::new());
+        }
+        // SAFETY: the driver keeps the list until the next call for the stream.
+        Ok(unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec())
+    }
+
+    /// Returns the nodes that a node of a graph follows directly.
+    ///
+    /// # Safety
+    /// The node belongs to a graph that exists.
+    pub(crate) unsafe fn nodes_before(
+        &self,
+        node: GraphNodeHandle,
+    ) -> Result<Vec<GraphNodeHandle>> {
+        let library = self.captures()?;
+        let mut count = 0_usize;
+        // SAFETY: null asks for the number of nodes alone. The caller vouches for the node.
+        self.check("cuGraphNodeGetDependencies", unsafe {
+            (library.node_dependencies)(node, ptr::null_mut(), &mut count)
+        })?;
+        let mut nodes = vec![GraphNodeHandle::NONE; count];
+        if count > 0 {
+            // SAFETY: there is room for `count` nodes.
+            self.check("cuGraphNodeGetDependencies", unsafe {
+                (library.node_dependencies)(node, nodes.as_mut_ptr(), &mut count)
+            })?;
+        }
+        nodes.truncate(count);
+        Ok(nodes)
     }
 
     /// Makes a graph, and all executable graphs and runs made from it, keep an object. When the

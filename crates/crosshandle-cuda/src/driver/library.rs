@@ -282,6 +282,7 @@ library_of_some! {
         user_object_create = cuUserObjectCreate(*mut UserObjectHandle, *mut c_void, unsafe extern "C" fn(*mut c_void), c_uint, c_uint);
         user_object_release = cuUserObjectRelease(UserObjectHandle, c_uint);
         graph_retain = cuGraphRetainUserObject(GraphHandle, UserObjectHandle, c_uint, c_uint);
+        node_dependencies = cuGraphNodeGetDependencies(GraphNodeHandle, *mut GraphNodeHandle, *mut usize);
     }
     optional {}
 }

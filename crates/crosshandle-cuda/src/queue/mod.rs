@@ -59,6 +59,7 @@ use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::{Deadline, Mutex, MutexGuard};
 use host_function::HostFunctions;
 use in_flight::Pending;
+use std::collections::HashSet;
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -226,8 +227,12 @@ impl QueueInner {
         if profile_of(&submission.signal).is_some() {
             self.gpu.refresh_clock()?;
         }
-        // A host function needs a word, and so does an additional stream.
-        if matches!(submission.work, Work::Call(_)) || self.order == QueueOrder::OutOfOrder {
+        // A job on the host needs words, and so does an additional stream.
+        let may_end_on_host = submission.may_fail && !submission.waits.is_empty();
+        if matches!(submission.work, Work::Call(_))
+            || may_end_on_host
+            || self.order == QueueOrder::OutOfOrder
+        {
             memory::reserve_words(&self.gpu)?;
         }
         work::prepare(&self.gpu, &submission.work)
@@ -262,6 +267,8 @@ impl QueueInner {
         let Ok(_current) = self.gpu.enter() else {
             return false;
         };
+        // The scheduler may have no thread.
+        self.functions.start_reached();
         let mut state = self.lock();
         let is_done = state.streams.is_done();
         self.publish(&state);
@@ -314,6 +321,7 @@ impl QueueInner {
 
 impl Tended for QueueInner {
     fn tend(&self) -> bool {
+        self.functions.start_reached();
         let Some(mut state) = self.try_lock() else {
             return false;
         };
@@ -357,6 +365,19 @@ impl Tended for QueueInner {
             has_fed,
             is_left: state.streams.has_pending(),
         }
+    }
+
+    fn start_reached(&self) -> Fed {
+        self.functions.start_reached()
+    }
+
+    fn describe(&self) -> String {
+        let functions = self.functions.describe();
+        let Some(state) = self.try_lock() else {
+            return format!("a locked queue; {functions}");
+        };
+        let _current = self.gpu.enter();
+        format!("a queue; {functions}; {}", state.streams.describe())
     }
 
     fn find_finished_streams(&self) {
@@ -484,7 +505,33 @@ impl NativeQueue for CudaQueue {
         }
     }
 
-    fn record(&self, launch: Box<Launch>) -> Result<()> {
+    fn recorded_before(&self, is_known: &dyn Fn(usize) -> bool) -> Result<Option<Vec<usize>>> {
+        check_fork()?;
+        let inner = &self.0;
+        let (_current, driver) = (inner.gpu.enter()?, inner.gpu.driver());
+        let stream = inner.lock().streams.first();
+        let Ok(mut ahead) = driver.captured_before(stream) else {
+            return Ok(None);
+        };
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        while let Some(node) = ahead.pop() {
+            if !seen.insert(node.number()) {
+                continue;
+            }
+            if is_known(node.number()) {
+                found.push(node.number());
+                continue;
+            }
+            // SAFETY: the stream is being captured, so the graph and its nodes exist.
+            match unsafe { driver.nodes_before(node) } {
+                Ok(nodes) => ahead.extend(nodes),
+                Err(_) => return Ok(None),
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn record(&self, launch: Box<Launch>) -> Result<usize> {
         check_fork()?;
         let inner = &self.0;
         let (gpu, driver) = (&inner.gpu, inner.gpu.driver());
@@ -497,7 +544,10 @@ impl NativeQueue for CudaQueue {
         unsafe { driver.keep_in_graph(graph, kept.cast(), release_launch)? };
         // SAFETY: the graph keeps the launch, and this call is part of its capture. The launch is
         // sound, as its creator promised.
-        unsafe { program::launch(gpu, stream, &*kept) }
+        unsafe { program::launch(gpu, stream, &*kept)? };
+        // The stream's next command follows the launch alone.
+        let node = driver.captured_before(stream)?;
+        Ok(node.first().map_or(0, |node| node.number()))
     }
 }
 

@@ -114,6 +114,23 @@ impl StreamWaits {
         pending.cloned().collect()
     }
 
+    /// Describes the waits that are not over.
+    pub(crate) fn describe(&self) -> String {
+        let list = self.list();
+        let texts = list.iter().map(|wait| match wait {
+            Wait::Event(event, number) => {
+                let at = Arc::as_ptr(event).addr() & 0xff_ffff;
+                let (submitted, completed) = (event.submitted(), event.completed());
+                let is_over = wait.is_over();
+                format!("{number} of {at:x}({completed}/{submitted}) over {is_over}")
+            }
+            Wait::Word(word, number) => format!("word {}/{number}", word.read()),
+            #[cfg(test)]
+            Wait::Flag(_) => String::new(),
+        });
+        texts.collect::<Vec<_>>().join(", ")
+    }
+
     /// Returns the signal that the stream waits for now, if there is one.
     pub(crate) fn first_event(&self) -> Option<(Arc<EventCore>, u64)> {
         let list = self.list();

@@ -99,6 +99,15 @@ const PENDING_SLEEP_SHORTEST: Duration = Duration::from_micros(10);
 
 const PENDING_SLEEP_LONGEST: Duration = Duration::from_millis(1);
 
+/// Shortest and longest sleep of the scheduler while streams are on their way to jobs on the host. A
+/// job begins late by up to one sleep.
+const JOB_SLEEP_SHORTEST: Duration = Duration::from_micros(5);
+
+const JOB_SLEEP_LONGEST: Duration = Duration::from_micros(200);
+
+/// Time that the scheduler's thread spins for the next job after it has started one.
+const JOB_SPIN: Duration = Duration::from_micros(30);
+
 /// Timer slack of the scheduler thread, in nanoseconds. The system's default of 50 µs is longer
 /// than the shortest sleep.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
@@ -113,6 +122,16 @@ pub(super) trait Tended: Send + Sync {
 
     /// Offers pending commands to their streams.
     fn feed(&self) -> Fed;
+
+    /// Starts the jobs on the host that streams have reached.
+    fn start_reached(&self) -> Fed {
+        Fed::default()
+    }
+
+    /// Describes what the queue waits for.
+    fn describe(&self) -> String {
+        String::new()
+    }
 
     /// Detects which of the queue's streams have finished.
     fn find_finished_streams(&self);
@@ -150,6 +169,8 @@ struct SchedulerState {
     is_prompted: bool,
     /// Whether commands have become pending since the thread last checked.
     is_hurried: bool,
+    /// Whether streams are on their way to jobs on the host.
+    expects_jobs: bool,
     /// The time until which queues are tended more often, after the program has dropped memory that
     /// their commands may have finished with.
     tended_soon_until: Option<Instant>,
@@ -180,7 +201,7 @@ impl SchedulerState {
     }
 
     fn has_nothing(&self) -> bool {
-        self.queues.is_empty() && self.calls.is_empty() && !self.is_hurried
+        self.queues.is_empty() && self.calls.is_empty() && !self.is_hurried && !self.expects_jobs
     }
 
     /// Returns whether a background thread exists or can be started. If not, the caller passes the
@@ -307,6 +328,16 @@ impl Scheduler {
         self.prompted.notify_one();
     }
 
+    /// Makes the thread look for jobs that streams have reached. Also starts the thread if no thread
+    /// exists.
+    pub(super) fn expect_job(self: &Arc<Self>) {
+        let mut state = self.state();
+        if !std::mem::replace(&mut state.expects_jobs, true) {
+            self.start_thread(&mut state);
+            self.prompted.notify_one();
+        }
+    }
+
     /// Detects which streams have finished, in all queues that no thread has locked. The caller
     /// holds no lock.
     #[cold]
@@ -366,11 +397,14 @@ impl Scheduler {
     fn look_after_all(self: &Arc<Self>) {
         let mut pending = Backoff::new(PENDING_SLEEP_SHORTEST, PENDING_SLEEP_LONGEST);
         let mut deferred = Backoff::new(DEFERRED_SLEEP_SHORTEST, DEFERRED_SLEEP_LONGEST);
+        let mut jobs = Backoff::new(JOB_SLEEP_SHORTEST, JOB_SLEEP_LONGEST);
         let (mut tended, mut looked) = (Instant::now(), Instant::now());
+        let mut dumped = Instant::now();
         let mut is_feeding = false;
+        let mut seeks_jobs = false;
         let mut state = self.state();
         loop {
-            if state.has_nothing() && !is_feeding {
+            if state.has_nothing() && !is_feeding && !seeks_jobs {
                 let is_idle = |state: &mut SchedulerState| state.has_nothing();
                 let waited = self
                     .prompted
@@ -388,9 +422,18 @@ impl Scheduler {
             if is_feeding {
                 delay = delay.min(pending.delay());
             }
-            let is_calm = |state: &mut SchedulerState| !state.is_prompted && !state.is_hurried;
+            if seeks_jobs {
+                delay = delay.min(jobs.delay());
+            }
+            let is_calm = |state: &mut SchedulerState| {
+                !state.is_prompted && !state.is_hurried && !state.expects_jobs
+            };
             state = self.prompted.wait_timeout_while(state, delay, is_calm).0;
             let now = Instant::now();
+            if std::mem::take(&mut state.expects_jobs) {
+                seeks_jobs = true;
+                jobs.progress();
+            }
             if std::mem::take(&mut state.is_hurried) {
                 is_feeding = true;
                 pending.progress();
@@ -412,11 +455,19 @@ impl Scheduler {
                 state = self.state();
             }
             let is_due = now - tended >= state.tend_interval(now);
-            if !is_feeding && !is_due {
+            if !is_feeding && !is_due && !seeks_jobs {
                 continue;
             }
             let queues = state.queues.clone();
             drop(state);
+            if seeks_jobs {
+                let started = start_reached(&queues, &mut jobs);
+                seeks_jobs = started.is_left;
+                // The streams continue, so they may accept pending commands.
+                if started.has_fed && is_feeding {
+                    pending.progress();
+                }
+            }
             if is_feeding {
                 let fed = feed(&queues);
                 is_feeding = fed.is_left;
@@ -426,6 +477,11 @@ impl Scheduler {
                     queues
                         .iter()
                         .for_each(|queue| queue.find_finished_streams());
+                }
+            }
+            if is_due && has_stalled(&mut dumped, seeks_jobs || is_feeding || !queues.is_empty()) {
+                for queue in &queues {
+                    eprintln!("crosshandle: {}", queue.describe());
                 }
             }
             if is_due {
@@ -441,10 +497,50 @@ impl Scheduler {
     }
 }
 
+/// Returns whether it is time for another description of the queues, which the environment variable
+/// `CROSSHANDLE_CUDA_DUMP` asks for. Its value is the interval in seconds.
+fn has_stalled(dumped: &mut Instant, is_busy: bool) -> bool {
+    static INTERVAL: std::sync::OnceLock<Option<Duration>> = std::sync::OnceLock::new();
+    let interval = INTERVAL.get_or_init(|| {
+        let seconds = std::env::var("CROSSHANDLE_CUDA_DUMP").ok()?;
+        Some(Duration::from_secs(seconds.parse().ok()?))
+    });
+    let is_due = interval.is_some_and(|interval| dumped.elapsed() > interval);
+    if is_due || !is_busy {
+        *dumped = Instant::now();
+    }
+    is_due && is_busy
+}
+
+/// Starts jobs that streams have reached. A stream that has just reached one may reach the next one
+/// soon, so this function waits for it for a short time.
+fn start_reached(queues: &[Arc<dyn Tended>], jobs: &mut Backoff) -> Fed {
+    let mut all = Fed::default();
+    let mut progressed = Instant::now();
+    loop {
+        let started = sum(queues, |queue| queue.start_reached());
+        all.is_left = started.is_left;
+        if started.has_fed {
+            all.has_fed = true;
+            jobs.progress();
+            progressed = Instant::now();
+        }
+        if !all.has_fed || !all.is_left || progressed.elapsed() > JOB_SPIN {
+            return all;
+        }
+        std::hint::spin_loop();
+    }
+}
+
 fn feed(queues: &[Arc<dyn Tended>]) -> Fed {
+    sum(queues, |queue| queue.feed())
+}
+
+/// Does the same with each queue, and sums up the results.
+fn sum(queues: &[Arc<dyn Tended>], act: impl Fn(&dyn Tended) -> Fed) -> Fed {
     let mut all = Fed::default();
     for queue in queues {
-        let fed = queue.feed();
+        let fed = act(&**queue);
         all.has_fed |= fed.has_fed;
         all.is_left |= fed.is_left;
     }

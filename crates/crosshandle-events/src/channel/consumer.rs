@@ -277,14 +277,13 @@ impl<P: Platform> Channel<'_, P> {
         consumer.used.trailing_ones() >= u32::from(self.shape.held())
     }
 
-    /// Returns the lowest number of the signals after which slots of this consumer become free.
-    pub fn next_release(&self, consumer: &Consumer) -> Option<u64> {
+    /// Returns the numbers of the signals after which slots of this consumer become free.
+    pub fn releases(&self, consumer: &Consumer) -> impl Iterator<Item = u64> {
         let member = &self.consumers[usize::from(consumer.key.index)];
-        let places =
-            (0..member.free_after.len()).filter(|place| consumer.deferred >> place & 1 != 0);
-        places
-            .map(|place| member.free_after[place].load(Ordering::Relaxed))
-            .min()
+        let deferred = consumer.deferred;
+        let places = (0..).zip(&member.free_after);
+        let places = places.filter(move |(place, _)| deferred >> place & 1 != 0);
+        places.map(|(_, free_after)| free_after.load(Ordering::Relaxed))
     }
 
     /// Moves a consumer to the oldest item if the next one was replaced. Returns whether it was.

@@ -585,7 +585,7 @@ class Channel:
         producers: int = 1,
         consumers: int = 1,
         reserved: int = 2,
-        held: int = 4,
+        held: int | None = None,
         awaits_producers: bool = False,
         name: str | None = None,
     ) -> Channel: ...

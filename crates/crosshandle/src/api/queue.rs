@@ -236,7 +236,7 @@ impl Queue {
             Recorder::record_wait(&context, queue, capture, &wait.event)?;
         }
         if let Work::Launch(launch) = mem::take(&mut submission.work) {
-            queue.record(launch)?;
+            queue.record(launch).map(drop)?;
         }
         if let Some(event) = &submission.signal {
             Recorder::record_signal(&context, queue, capture, event)?;

@@ -251,6 +251,26 @@ impl QueueStream {
         Ok(join.handle())
     }
 
+    /// Describes what is in flight.
+    pub(super) fn describe(&self) -> String {
+        let done = self.gpu.driver().is_stream_done(self.stream);
+        let (progress, fence) = (self.progress.read(), self.fence);
+        let (is_open, calls) = (self.in_flight.is_open(), self.calls);
+        let host = self.host_fence.as_ref().map(|host| {
+            let HostFence {
+                reached,
+                ended,
+                number,
+            } = host;
+            (reached.read(), ended.read(), *number)
+        });
+        let waits = self.waits.describe();
+        format!(
+            "done {done:?}, fence {progress}/{fence}, open {is_open}, {calls} calls, host jobs \
+             (reached, ended, latest) {host:?}, waits {waits}"
+        )
+    }
+
     /// Makes the device write a fence when it has finished all work submitted so far.
     fn write_fence(&mut self) -> Result<()> {
         let fence = self.fence.wrapping_add(1);

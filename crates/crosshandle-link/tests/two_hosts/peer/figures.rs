@@ -1,6 +1,7 @@
 //! The peers' side of the benchmark: measures the link, and plain UCX.
 
-use crosshandle::{Event, Memory};
+use super::gpu::GpuBytes;
+use crosshandle::{Event, Memory, Queue};
 use crosshandle_link::bare::{RemoteKey, Request, Settings, Worker};
 use crosshandle_link::{RemoteEvent, RemoteMemory};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,7 @@ fn median(mut times: Vec<Duration>) -> String {
 
 /// The objects of the link.
 pub(crate) struct Ours<'a> {
+    pub(crate) queue: &'a Queue,
     pub(crate) memories: &'a [Memory],
     pub(crate) events: &'a [Event],
     pub(crate) remote_memories: &'a [RemoteMemory],
@@ -23,7 +25,27 @@ pub(crate) struct Ours<'a> {
 }
 
 impl Ours<'_> {
+    /// Measures copies between the first memory of each host, by commands of a queue.
+    fn copies(&self, is_read: bool, count: usize, len: usize) -> Result<String> {
+        let remote = self.remote_memories[0].range(..len)?;
+        let local = self.memories[0].range(..len)?;
+        let mut times = Vec::new();
+        for _ in 0..count {
+            let start = Instant::now();
+            self.queue.submit(match is_read {
+                false => remote.copy_from(local.clone())?,
+                true => remote.copy_to(local.clone())?,
+            })?;
+            self.queue.finish()?;
+            times.push(start.elapsed());
+        }
+        Ok(median(times))
+    }
+
     pub(crate) fn figure(&self, what: &str, count: usize, len: usize) -> Result<String> {
+        if let "copy_there" | "copy_here" = what {
+            return self.copies(what == "copy_here", count, len);
+        }
         let (event, remote) = (&self.events[0], &self.remote_memories[0]);
         let bytes = vec![1; len];
         let mut times = Vec::new();
@@ -76,6 +98,9 @@ pub(crate) struct Bare {
     memory: Box<[AtomicU64]>,
     remote: Option<(u64, RemoteKey)>,
     rounds: u64,
+    /// Memory of a GPU, and the remote side's.
+    gpu: Option<GpuBytes>,
+    remote_gpu: Option<(u64, RemoteKey)>,
 }
 
 /// Number of words in the memory: 64 MiB for bytes, and one word for the number of rounds.
@@ -92,39 +117,80 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Starts UCX over TCP, for host memory and, if a device is given, for memory of that GPU.
+fn bare_start(bare: &mut Option<Bare>, interface: &str, device: Option<&str>) -> Result<String> {
+    let transports = match device {
+        None => "tcp,self",
+        Some(_) => "tcp,cuda_copy,self",
+    };
+    let mut worker = Worker::new(&Settings {
+        interface: Some(interface.to_owned()),
+        transports: Some(transports.to_owned()),
+    })?;
+    let memory: Box<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+    // SAFETY: the memory lives as long as the worker.
+    let made = unsafe { worker.register(memory.as_ptr().cast_mut().cast(), WORDS * 8, true)? };
+    let mut answer = format!(
+        "{} {} {}",
+        to_hex(&worker.address()?),
+        made.address,
+        to_hex(&made.key)
+    );
+    let gpu = device.map(|device| GpuBytes::new(device, WORDS * 8));
+    let gpu = gpu.transpose()?;
+    if let Some(gpu) = &gpu {
+        // SAFETY: the memory stays allocated until the process ends.
+        let made = unsafe { worker.register_cuda(gpu.pointer(), gpu.len, true)? };
+        answer += &format!(" {} {}", made.address, to_hex(&made.key));
+    }
+    *bare = Some(Bare {
+        worker,
+        memory,
+        remote: None,
+        rounds: 0,
+        gpu,
+        remote_gpu: None,
+    });
+    Ok(answer)
+}
+
+fn connect(bare: &mut Bare, worker: &str, address: &str, key: &str) -> Result<()> {
+    // SAFETY: the test passes the address and the key that the other host's worker returned.
+    let key = unsafe {
+        bare.worker.connect(&from_hex(worker)?)?;
+        bare.worker.unpack(&from_hex(key)?)?
+    };
+    bare.remote = Some((address.parse()?, key));
+    Ok(())
+}
+
 pub(crate) fn bare(bare: &mut Option<Bare>, words: &[&str]) -> Result<String> {
     if let ["start", interface] = words {
-        let mut worker = Worker::new(&Settings {
-            interface: Some((*interface).to_owned()),
-            transports: Some("tcp,self".to_owned()),
-        })?;
-        let memory: Box<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
-        // SAFETY: the memory lives as long as the worker.
-        let made = unsafe { worker.register(memory.as_ptr().cast_mut().cast(), WORDS * 8, true)? };
-        let answer = format!(
-            "{} {} {}",
-            to_hex(&worker.address()?),
-            made.address,
-            to_hex(&made.key)
-        );
-        *bare = Some(Bare {
-            worker,
-            memory,
-            remote: None,
-            rounds: 0,
-        });
-        return Ok(answer);
+        return bare_start(bare, interface, None);
+    }
+    if let ["start", interface, device] = words {
+        return bare_start(bare, interface, Some(device));
     }
     let bare = bare.as_mut().ok_or("UCX was not started")?;
     match words {
+        ["connect", worker, address, key, gpu, gpu_key] => {
+            connect(bare, worker, address, key)?;
+            // SAFETY: the test passes the key that the other host's worker returned.
+            let gpu_key = unsafe { bare.worker.unpack(&from_hex(gpu_key)?)? };
+            bare.remote_gpu = Some((gpu.parse()?, gpu_key));
+            Ok(String::new())
+        }
+        ["gpu_fill", value] => {
+            let gpu = bare.gpu.as_ref().ok_or("no GPU memory")?;
+            gpu.fill(value.parse()?)?;
+            Ok(String::new())
+        }
+        ["gpu_holds", value, len] => {
+            let gpu = bare.gpu.as_ref().ok_or("no GPU memory")?;
+            Ok(gpu.holds(value.parse()?, len.parse()?)?.to_string())
+        }
         ["connect", worker, address, key] => {
-            // SAFETY: the test passes the address and the key that the other host's worker
-            // returned.
-            let key = unsafe {
-                bare.worker.connect(&from_hex(worker)?)?;
-                bare.worker.unpack(&from_hex(key)?)?
-            };
-            bare.remote = Some((address.parse()?, key));
+            connect(bare, worker, address, key)?;
             Ok(String::new())
         }
         [what, count, len] => bare.figure(what, count.parse()?, len.parse()?),
@@ -149,6 +215,25 @@ impl Bare {
         // SAFETY: `finish` returns only when no request is in flight.
         let mut requests = vec![unsafe { self.worker.put(from, len, remote + at, key)? }];
         requests.push(self.worker.flush()?);
+        self.finish(&mut requests)
+    }
+
+    /// Copies between the GPU memory of both sides, until the bytes have arrived.
+    fn copy(&mut self, is_read: bool, len: usize) -> Result<()> {
+        let (remote, key) = self.remote_gpu.ok_or("the other side has no GPU memory")?;
+        let local = self.gpu.as_ref().ok_or("no GPU memory")?.pointer();
+        // SAFETY: `finish` returns only when no request is in flight, and the memory stays
+        // allocated until the process ends.
+        let request = unsafe {
+            match is_read {
+                true => self.worker.get(local, len, remote, key)?,
+                false => self.worker.put(local, len, remote, key)?,
+            }
+        };
+        let mut requests = vec![request];
+        if !is_read {
+            requests.push(self.worker.flush()?);
+        }
         self.finish(&mut requests)
     }
 
@@ -197,6 +282,14 @@ impl Bare {
                 for _ in 0..count {
                     let start = Instant::now();
                     self.put(bytes.as_ptr(), len, 0)?;
+                    times.push(start.elapsed());
+                }
+                self.write_and_tell(&[])?;
+            }
+            "copy_there" | "copy_here" => {
+                for _ in 0..count {
+                    let start = Instant::now();
+                    self.copy(what == "copy_here", len)?;
                     times.push(start.elapsed());
                 }
                 self.write_and_tell(&[])?;

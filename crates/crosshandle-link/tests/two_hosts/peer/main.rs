@@ -2,6 +2,7 @@
 //! starts with `ok` or `error`. It ends when its input ends.
 
 mod figures;
+mod gpu;
 mod neighbour;
 
 use crosshandle::holder::Holder;
@@ -376,6 +377,7 @@ impl Peer {
             ["bare", rest @ ..] => figures::bare(&mut self.bare, rest)?,
             ["figure", what, count, len] => {
                 let ours = figures::Ours {
+                    queue: &self.queue,
                     memories: &self.memories,
                     events: &self.events,
                     remote_memories: &self.remote_memories,

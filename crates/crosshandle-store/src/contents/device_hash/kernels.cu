@@ -1,7 +1,7 @@
 // The BLAKE3 hash of memory that only the device can access.
 //
-// `compile_ptx.py` compiles this file to `kernels.ptx`. A test without a GPU compiles it as C++, together
-// with `on_host.cpp`.
+// `compile_ptx.py` compiles this file to `kernels.ptx`. A test without a GPU compiles it as C++,
+// together with `on_host.cpp`.
 //
 // BLAKE3 divides its input into chunks of 1,024 bytes. It combines the chunks' chaining values in
 // pairs, level by level. A value without a partner moves to the next level unchanged. A block of

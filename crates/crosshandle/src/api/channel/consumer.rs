@@ -5,19 +5,23 @@ use super::events::check_interrupt;
 use super::item::{ConsumerShared, Item, may_succeed_later};
 use super::member::Member;
 use crate::api::command::Command;
-use crate::api::event::{Event, Notifier, Reached};
+use crate::api::event::{Event, EventSet, Notifier, Reached};
 use crate::api::queue::Queue;
-use crosshandle_events::channel::{self, ChannelError, LIVENESS_INTERVAL, Presence, Received};
+use crosshandle_events::channel::{
+    self, ChannelError, LIVENESS_INTERVAL, MAX_HELD, Presence, Received,
+};
 use crosshandle_ipc::channel::ChannelRole;
+use crosshandle_os::fence::AsymmetricFence;
 use crosshandle_os::process;
 use crosshandle_types::error::{ChannelFault, Error, Result};
 use crosshandle_types::sync::Deadline;
 use futures_core::Stream;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -34,7 +38,8 @@ pub struct Consumer {
     /// an item that an earlier call has skipped.
     pending: Option<Result<Item>>,
     notifier: Option<Notifier>,
-    awaited: Option<Reached>,
+    /// Signals of which a task awaits the first.
+    awaited: Vec<Reached>,
     polling: Polling,
 }
 
@@ -69,10 +74,10 @@ impl Polling {
     }
 }
 
-/// Tokens of the signals that make the descriptor readable: of a producer, and of the commands that
-/// produce a pending item.
+/// Token of the signal by which other members make the descriptor readable.
 const WAKE: u64 = 0;
-const COMPLETION: u64 = 1;
+/// Tokens of the signals of commands: that produce a pending item, or after which places are free.
+const COMPLETIONS: RangeInclusive<u64> = 1..=MAX_HELD as u64;
 const RECEIVING: &str = "waiting for an item of a channel";
 const RELEASING: &str = "waiting for a queue that releases items of a channel";
 
@@ -85,13 +90,15 @@ impl Consumer {
             member: Member::new(core, ChannelRole::Consumer, state.key())?,
             freed: Default::default(),
             deferred: AtomicU32::new(0),
+            awaits_place: AtomicBool::new(false),
+            fence: AsymmetricFence::get(),
         });
         Ok(Self {
             state,
             shared,
             pending: None,
             notifier: None,
-            awaited: None,
+            awaited: Vec::new(),
             polling: Polling::default(),
         })
     }
@@ -267,41 +274,56 @@ impl Consumer {
         Item::wrap(&self.shared, item)
     }
 
-    /// Waits a short time until a queue releases an item of this consumer.
+    /// Waits a short time until one of this consumer's places is free.
     #[cold]
-    fn await_release(&self, deadline: Deadline) -> Result<()> {
+    fn await_release(&mut self, deadline: Deadline) -> Result<()> {
         if deadline.is_over() {
             return Err(Error::TimedOut(RELEASING));
         }
         check_interrupt()?;
-        if let Some((work, number)) = self.next_release() {
-            // The result of the commands does not matter. Items may be dropped meanwhile, so the
-            // caller looks again from time to time.
-            let _ = work.wait_value_timeout(number, deadline.remaining_within(LIVENESS_INTERVAL));
+        let (wake, next) = self.shared.member.next_wake()?;
+        let was_awaited = self.shared.awaits_place.swap(true, Ordering::SeqCst);
+        self.reuse_places();
+        if self.is_blocked() {
+            let releases = self.releases();
+            let signals = releases.iter().map(|(work, number)| (work, *number));
+            let signals = EventSet::values(signals.chain([(&wake, next)]));
+            // The result of the commands does not matter. The caller looks again from time to time,
+            // so this thread needs no heavy fence.
+            let _ = signals.wait_any_timeout(deadline.remaining_within(LIVENESS_INTERVAL));
         }
+        (self.shared.awaits_place).store(was_awaited, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Returns the next signal that releases an item of this consumer.
-    fn next_release(&self) -> Option<(&Event, u64)> {
-        let number = self.shared.core().words().next_release(&self.state)?;
-        Some((self.shared.member.work()?, number))
+    /// Returns the signals after which places of this consumer are free.
+    fn releases(&self) -> Vec<(Event, u64)> {
+        let Some(work) = self.shared.member.work() else {
+            return Vec::new();
+        };
+        let words = self.shared.core().words();
+        let numbers = words.releases(&self.state);
+        numbers.map(|number| (work.clone(), number)).collect()
     }
 
-    /// Returns whether the consumer can receive no item until a queue has released one.
+    /// Returns whether the consumer can receive no item until a place is free.
     fn is_blocked(&self) -> bool {
         self.pending.is_none()
             && self.state.has_deferred()
             && self.shared.core().words().is_full(&self.state)
     }
 
-    /// Returns the signal after which an attempt to receive an item is worthwhile, although no
-    /// producer wakes this consumer.
-    fn awaited_signal(&self) -> Option<(&Event, u64)> {
-        match &self.pending {
-            Some(item) => item.as_ref().ok()?.signal(),
-            None if self.is_blocked() => self.next_release(),
-            None => None,
+    /// Returns the signal of the commands that produce the pending item, if there is one.
+    fn completion(&self) -> Option<(&Event, u64)> {
+        self.pending.as_ref()?.as_ref().ok()?.signal()
+    }
+
+    /// Returns the signals of commands after which an attempt to receive an item is worthwhile.
+    fn awaited_signals(&self) -> Vec<(Event, u64)> {
+        match self.completion() {
+            Some((event, number)) => vec![(event.clone(), number)],
+            None if self.is_blocked() => self.releases(),
+            None => Vec::new(),
         }
     }
 
@@ -425,7 +447,7 @@ impl Consumer {
     pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>> {
         if self.notifier.is_none() {
             self.notifier = Some(Notifier::new()?);
-            let (event, next) = self.shared.member.arm()?;
+            let (event, next, _) = self.arm()?;
             self.notify(&event, next)?;
             // Items that were published before now make the descriptor readable at once.
             let _ = event.signal();
@@ -437,53 +459,96 @@ impl Consumer {
         let notifier = self.notifier.as_ref().expect("the caller has checked");
         while notifier.next().is_some() {}
         notifier.remove(WAKE);
-        notifier.remove(COMPLETION);
+        for token in COMPLETIONS {
+            notifier.remove(token);
+        }
         notifier.add(event, next, WAKE)
     }
 
-    /// Asks producers to make the descriptor readable, and looks again.
+    /// Asks other members, or the items that use this consumer's places, to signal the consumer.
+    /// Returns the event, the number of the next signal, and whether the consumer waits for a
+    /// place.
+    fn arm(&self) -> Result<(Event, u64, bool)> {
+        let shared = &self.shared;
+        let is_blocked = self.is_blocked();
+        let (event, next) = match is_blocked {
+            true => shared.member.next_wake()?,
+            false => shared.member.arm()?,
+        };
+        shared.awaits_place.store(is_blocked, Ordering::SeqCst);
+        if is_blocked {
+            let fenced = shared.fence.heavy();
+            fenced.map_err(Error::os("waiting for an item to be dropped"))?;
+        }
+        Ok((event, next, is_blocked))
+    }
+
+    /// Asks for signals that make the descriptor readable, and looks again.
     fn look_and_arm(&mut self) -> Result<Option<Item>> {
-        let (event, next) = self.shared.member.arm()?;
-        self.notify(&event, next)?;
-        let looked = self.look();
-        if let Some((event, number)) = self.awaited_signal() {
-            let notifier = self.notifier.as_ref().expect("the caller has checked");
-            notifier.add(event, number, COMPLETION)?;
+        loop {
+            let (event, next, was_blocked) = self.arm()?;
+            self.notify(&event, next)?;
+            let looked = self.look();
+            if matches!(looked, Ok(None)) {
+                // The consumer now waits for an item.
+                if was_blocked && !self.is_blocked() {
+                    continue;
+                }
+                let notifier = self.notifier.as_ref().expect("the caller has checked");
+                for (token, (event, number)) in COMPLETIONS.zip(self.awaited_signals()) {
+                    notifier.add(&event, number, token)?;
+                }
+            } else {
+                // The loop of the program continues until there is no item, so the descriptor stays
+                // readable.
+                let _ = event.signal();
+            }
+            return looked;
         }
-        if !matches!(looked, Ok(None)) {
-            // The loop continues until there is no item, so the descriptor stays readable.
-            let _ = event.signal();
-        }
-        looked
     }
 
     fn disarm(&self) {
         // After a fork the request belongs to the parent.
         if self.notifier.is_none() && !self.shared.core().is_inherited() {
             self.shared.member.disarm();
+            (self.shared.awaits_place).store(false, Ordering::Relaxed);
         }
     }
 
     fn poll_item(&mut self, task: &mut Context<'_>) -> Poll<Result<Item>> {
         loop {
-            if let Some(reached) = &mut self.awaited {
-                let Poll::Ready(_) = Pin::new(reached).poll(task) else {
+            if !self.awaited.is_empty() {
+                // Each of them wakes the task, so all are polled.
+                let polled = self
+                    .awaited
+                    .iter_mut()
+                    .map(|reached| Pin::new(reached).poll(task));
+                if polled.filter(Poll::is_ready).count() == 0 {
                     return Poll::Pending;
-                };
-                self.awaited = None;
+                }
+                self.awaited.clear();
             }
             let mut looked = self.look();
             if matches!(looked, Ok(None)) {
-                if let Some((event, number)) = self.awaited_signal() {
-                    self.awaited = Some(event.reached(number));
+                if let Some((event, number)) = self.completion() {
+                    let reached = event.reached(number);
+                    self.awaited.push(reached);
                     continue;
                 }
-                let (event, next) = self.shared.member.arm()?;
-                // A producer may have published an item before it could see the request.
+                let (event, next, was_blocked) = self.arm()?;
+                // A producer may have published an item before it could see the request, and a
+                // place may have become free.
                 looked = self.look();
                 if matches!(looked, Ok(None)) {
-                    let (event, number) = self.awaited_signal().unwrap_or((&event, next));
-                    self.awaited = Some(event.reached(number));
+                    // The consumer now waits for an item.
+                    if was_blocked && !self.is_blocked() {
+                        continue;
+                    }
+                    let mut signals = self.awaited_signals();
+                    signals.push((event, next));
+                    let signals = signals.into_iter();
+                    self.awaited
+                        .extend(signals.map(|(event, number)| event.reached(number)));
                 }
             }
             match looked {

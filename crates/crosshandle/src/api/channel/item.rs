@@ -9,6 +9,7 @@ use crate::api::memory::MemoryRange;
 use crate::api::queue::Queue;
 use crosshandle_events::channel::{self, MAX_HELD, MemberKey};
 use crosshandle_ipc::channel::ChannelRole;
+use crosshandle_os::fence::AsymmetricFence;
 use crosshandle_types::SharedBytes;
 use crosshandle_types::error::{ChannelFault, Error, Result};
 use crosshandle_types::sync::Deadline;
@@ -24,6 +25,9 @@ pub(super) struct ConsumerShared {
     pub(super) freed: [AtomicBool; MAX_HELD as usize],
     /// Places whose slots are freed by signals.
     pub(super) deferred: AtomicU32,
+    /// Whether the consumer waits until one of its places is free.
+    pub(super) awaits_place: AtomicBool,
+    pub(super) fence: AsymmetricFence,
 }
 
 /// A received item, which can be read until it is dropped. Its slot is then free for other items.
@@ -55,6 +59,16 @@ impl ConsumerShared {
     fn free(&self, item: channel::Item) {
         let place = self.core().words().free(self.member.key, item);
         self.freed[place.trailing_zeros() as usize].store(true, Ordering::Release);
+        self.wake_waiting();
+    }
+
+    /// Wakes the consumer if it waits for a place. The caller has changed a place before.
+    #[inline]
+    fn wake_waiting(&self) {
+        self.fence.light();
+        if self.awaits_place.load(Ordering::Relaxed) {
+            self.member.wake();
+        }
     }
 }
 
@@ -336,6 +350,7 @@ impl Item {
             let words = shared.core().words();
             let place = words.free_after(shared.member.key, item, number);
             shared.deferred.fetch_or(place, Ordering::Release);
+            shared.wake_waiting();
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The layout of a channel's memory, and the header of an item.
 //!
 //! A channel consists of two or three memories:
-//! - The *words*, which every member writes (`crates/crosshandle-ipc/src/channel.rs`).
+//! - The *words*, which every member writes (`crates/crosshandle-ipc/src/channel/`).
 //! - The *items*, which only producers write. They begin with a description of the channel. Then
 //!   come a header for each slot, and the contents of the slots, if these are in host memory.
 //! - The *slots*, if their contents are in the memory of a device.

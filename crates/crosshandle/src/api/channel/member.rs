@@ -109,14 +109,26 @@ impl Member {
     /// Asks other members to signal this one, and returns the event and the number of the next
     /// signal.
     pub(super) fn arm(&self) -> Result<(Event, u64)> {
-        let event = self.event(MemberEvent::Wake)?;
         let control = &self.core.control;
         if !control.watch_peers() {
             control.remove_dead();
         }
-        let next = event.submitted() + 1;
+        let next = self.next_wake()?;
         control.arm(self.role, self.key);
-        Ok((event.clone(), next))
+        Ok(next)
+    }
+
+    /// Returns the event that wakes this member, and the number of the next signal.
+    pub(super) fn next_wake(&self) -> Result<(Event, u64)> {
+        let event = self.event(MemberEvent::Wake)?;
+        Ok((event.clone(), event.submitted() + 1))
+    }
+
+    /// Wakes this member, if it has ever waited.
+    pub(super) fn wake(&self) {
+        if let Some(event) = self.wake.get() {
+            let _ = event.signal();
+        }
     }
 
     /// Reverts [`arm`](Self::arm).

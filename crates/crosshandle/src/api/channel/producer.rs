@@ -10,7 +10,7 @@ use super::events::check_interrupt;
 use super::layout::{ArrayLayout, ItemHead, USER_BYTES};
 use super::member::Member;
 use crate::api::command::Command;
-use crate::api::event::Reached;
+use crate::api::event::{EventSet, Reached};
 use crate::api::memory::MemoryRange;
 use crate::api::queue::Queue;
 use crosshandle_events::channel::{self, ChannelError, LIVENESS_INTERVAL};
@@ -196,12 +196,13 @@ impl Producer {
             return Err(Error::TimedOut(WRITING));
         }
         check_interrupt()?;
-        let numbers = (self.shared.returned.lock().iter())
-            .map(|(_, signal)| *signal)
-            .min();
-        if let (Some(number), Some(work)) = (numbers, self.shared.member.work()) {
+        if let Some(work) = self.shared.member.work() {
+            let returned = self.shared.returned.lock();
+            let signals = returned.iter().map(|(_, signal)| (work, *signal));
+            let signals = EventSet::values(signals);
+            drop(returned);
             // The result of the commands does not matter. The caller looks again.
-            let _ = work.wait_value_timeout(number, deadline.remaining_within(LIVENESS_INTERVAL));
+            let _ = signals.wait_any_timeout(deadline.remaining_within(LIVENESS_INTERVAL));
         }
         Ok(())
     }

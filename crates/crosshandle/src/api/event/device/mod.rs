@@ -62,6 +62,8 @@ struct Inner {
     _counts: Memory,
     abort: Arc<HostWord>,
     addresses: DeviceEventAddresses,
+    /// The number at which the counts began.
+    start: u64,
     /// The number up to which the words are sure to be written.
     ensured: Mutex<u64>,
     /// Whether a process has ended, so that code on the device was told.
@@ -82,13 +84,14 @@ impl DeviceEvent {
         })??;
         let is_signaller =
             event.core().is_single_signaller() && event.core().is_created_in(core.exporter());
-        let counts = counts(context, event.submitted())?;
+        let start = event.submitted();
+        let counts = counts(context, start)?;
         let abort = context.abort_word()?;
-        let start = counts.as_ptr().expose_provenance();
+        let address = counts.as_ptr().expose_provenance();
         let addresses = DeviceEventAddresses {
             words,
-            signalled: if is_signaller { start } else { 0 },
-            awaited: start + AWAITED_OFFSET,
+            signalled: if is_signaller { address } else { 0 },
+            awaited: address + AWAITED_OFFSET,
             abort: abort.address(),
         };
         let inner = Arc::new(Inner {
@@ -97,6 +100,7 @@ impl DeviceEvent {
             _counts: counts,
             abort,
             addresses,
+            start,
             ensured: Mutex::new(0),
             has_told: AtomicBool::new(false),
         });
@@ -219,18 +223,31 @@ impl Context {
             let mut events = events.iter().filter_map(Weak::upgrade);
             events.find(|inner| inner.is_of(self.core(), event))
         };
-        let _creating = CREATING.lock();
         let found = find(&HELPED.lock().events);
         if let Some(inner) = found {
             return Ok(DeviceEvent(inner));
         }
-        let new = DeviceEvent::new(self, event)?;
+        // No lock is held here, because this waits for the device.
+        let mut new = DeviceEvent::new(self, event)?;
+        let mut helped = loop {
+            let helped = HELPED.lock();
+            if let Some(inner) = find(&helped.events) {
+                // Another thread was faster. The lock is released before `new` is dropped.
+                drop(helped);
+                return Ok(DeviceEvent(inner));
+            }
+            if !new.can_signal() || event.submitted() == new.0.start {
+                break helped;
+            }
+            // Another thread has created one, and code on the device has signalled since.
+            drop(helped);
+            new = DeviceEvent::new(self, event)?;
+        };
         if let Some(place) = &event.counted
             && new.can_signal()
         {
             let _ = place.set(new.clone());
         }
-        let mut helped = HELPED.lock();
         helped.events.push(Arc::downgrade(&new.0));
         if !std::mem::replace(&mut helped.has_job, true) {
             drop(helped);
@@ -272,9 +289,6 @@ struct Helped {
 
 static HELPED: PerProcess<Mutex<Helped>> = PerProcess::new(Mutex::default);
 
-/// Held while a device event is created, so that two threads do not create one for the same event.
-static CREATING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
-
 /// Helps all code on devices. Returns whether any is left.
 fn help_all() -> bool {
     let mut helped = HELPED.lock();
@@ -295,8 +309,33 @@ fn help_all() -> bool {
 #[cfg(test)]
 mod tests {
     use super::{HostWord, PEER_DIED, STOP};
-    use crate::{Context, Device};
+    use crate::{Context, Device, EventOptions};
+    use std::sync::Barrier;
     use std::sync::atomic::Ordering;
+    use std::thread;
+
+    /// Threads that create the device event of one event at the same time share its counts.
+    #[test]
+    fn threads_share_the_counts_of_an_event() {
+        const THREADS: usize = 4;
+        let context = Context::new(&Device::find("host").unwrap()).unwrap();
+        for _ in 0..200 {
+            let options = EventOptions::new().single_signaller(true);
+            let event = context.create_event_with(options).unwrap();
+            let barrier = Barrier::new(THREADS);
+            let create = || {
+                barrier.wait();
+                context.device_event(&event).unwrap()
+            };
+            let events: Vec<_> = thread::scope(|scope| {
+                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(create)).collect();
+                let created = threads.into_iter().map(|thread| thread.join().unwrap());
+                created.collect()
+            });
+            let first = events[0].addresses();
+            assert!(events.iter().all(|event| event.addresses() == first));
+        }
+    }
 
     /// A program that takes back its own request to stop still sees the death of a peer.
     #[test]

@@ -1,17 +1,25 @@
 // The nodes of captured graphs that signal events and wait for them.
+//
+// Each wait has a word for its failure: the first result that is not success, of this wait and of
+// the waits before it in the same branch.
 #include "crosshandle.cuh"
 
-// Waits for the next signal. `fault` is the first result of this run that is not success, if there
-// is one. The first wait of a capture resets it.
+// Waits for the next signal. `before` is the word of the latest wait before this one, or null.
 extern "C" __global__ void crosshandle_record_wait(
-    crosshandle_device_event event, unsigned *fault, unsigned is_first)
+    crosshandle_device_event event, unsigned *fault, const unsigned *before)
 {
     unsigned result = crosshandle::wait_next(event, crosshandle::forever);
-    if (is_first || (result && !*fault))
-        *fault = result;
+    *fault = before && *before ? *before : result;
 }
 
-// Signals the next number. The signal fails if a wait of this run has failed.
+// Joins two branches: later nodes fail if either of them has failed.
+extern "C" __global__ void crosshandle_record_join(
+    unsigned *fault, const unsigned *first, const unsigned *second)
+{
+    *fault = *first ? *first : *second;
+}
+
+// Signals the next number. The signal fails if a wait before it has failed in this run.
 extern "C" __global__ void crosshandle_record_signal(
     crosshandle_device_event event, const unsigned *fault)
 {

@@ -3,6 +3,11 @@
 //!
 //! A captured memory operation would use the same number in each run. Therefore these commands are
 //! kernels of one thread (`nodes.cu`), which count on the device.
+//!
+//! If a wait fails, the later signals of the run fail. *Later* are the nodes that follow the wait in
+//! the captured graph, so parallel branches do not fail each other. Each wait has a word for its
+//! failure, and takes over the failure of the waits before it. Where branches join, a node joins
+//! their words.
 
 use super::{DeviceEvent, HostWord};
 use crate::api::context::Context;
@@ -16,31 +21,32 @@ use crosshandle_os::fork::PerProcess;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use crosshandle_types::{KernelArguments, LaunchShape, ProgramImage};
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// The kernels, which all drivers for CUDA 12 and later load.
 const NODES: &str = include_str!("nodes.ptx");
 
-/// Bytes of the word that keeps the failure of a run.
+/// Bytes of the word that keeps the failure of a node in a run, and the distance to the next one.
 const FAULT_BYTES: usize = 64;
 
 /// The kernels that signal and wait, loaded in one context.
 pub(crate) struct Recorder {
     wait: Kernel,
+    join: Kernel,
     signal: Kernel,
 }
 
-/// The word that keeps the failure of a run of one capture's graph.
-struct Fault {
-    memory: Memory,
-    /// Whether a wait was recorded, which resets the word in each run.
-    has_wait: Mutex<bool>,
+/// A recorded node, by the driver's number of the capture and of the node. The word tells whether a
+/// wait at this node or before it has failed in the present run.
+struct Recorded {
+    capture: u64,
+    node: usize,
+    fault: Weak<Memory>,
 }
 
-/// Captures that have recorded waits, by the driver's number of the capture.
-type Faults = Vec<(u64, Weak<Fault>)>;
-
-static FAULTS: PerProcess<Mutex<Faults>> = PerProcess::new(Mutex::default);
+/// The recorded nodes of captures whose graphs exist.
+static RECORDED: PerProcess<Mutex<Vec<Recorded>>> = PerProcess::new(Mutex::default);
 
 impl Recorder {
     pub(crate) fn new(context: &Context) -> Result<Self> {
@@ -52,6 +58,7 @@ impl Recorder {
         let program = Program::new(context, ProgramImage::text(NODES))?;
         Ok(Self {
             wait: program.kernel("crosshandle_record_wait")?,
+            join: program.kernel("crosshandle_record_join")?,
             signal: program.kernel("crosshandle_record_signal")?,
         })
     }
@@ -84,40 +91,72 @@ impl Recorder {
         capture: u64,
         event: &Arc<EventCore>,
     ) -> Result<()> {
-        let launch = context.beside_captures(|| {
-            let event = context.device_event(&Event::of(event))?;
-            let fault = fault_of(context, capture)?;
-            let is_first = !std::mem::replace(&mut *fault.has_wait.lock(), true);
-            let mut arguments = KernelArguments::new()
-                .with(&event)
-                .address(fault.memory.as_ptr().expose_provenance())
-                .value(u32::from(is_first));
-            arguments.keep(fault);
-            Self::launch(&context.recorder()?.wait, arguments)
-        })?;
-        queue.record(Box::new(launch))
+        let before = Self::fault_before(context, queue, capture)?;
+        let event = context.beside_captures(|| context.device_event(&Event::of(event)))?;
+        let fault = new_fault(context)?;
+        let arguments = KernelArguments::new().with(&event);
+        let arguments = with_fault(with_fault(arguments, Some(&fault)), before.as_ref());
+        let launch = Self::launch(&context.recorder()?.wait, arguments)?;
+        remember(capture, queue.record(Box::new(launch))?, &fault);
+        Ok(())
     }
 
-    /// Records a signal with the next number of an event.
+    /// Records a signal with the next number of an event. The signal fails if a wait before it, in
+    /// its own branch of the graph, has failed.
     pub(crate) fn record_signal(
         context: &Context,
         queue: &dyn NativeQueue,
         capture: u64,
         event: &Arc<EventCore>,
     ) -> Result<()> {
-        let launch = context.beside_captures(|| {
-            let event = signaller(context, event)?;
-            let fault = known_fault(capture);
-            let address = fault
-                .as_ref()
-                .map_or(0, |fault| fault.memory.as_ptr().expose_provenance());
-            let mut arguments = KernelArguments::new().with(&event).address(address);
-            if let Some(fault) = fault {
-                arguments.keep(fault);
+        // An event that cannot be signalled is refused before anything is recorded.
+        let event = context.beside_captures(|| signaller(context, event))?;
+        let before = Self::fault_before(context, queue, capture)?;
+        let arguments = with_fault(KernelArguments::new().with(&event), before.as_ref());
+        let launch = Self::launch(&context.recorder()?.signal, arguments)?;
+        let node = queue.record(Box::new(launch))?;
+        if let Some(fault) = &before {
+            remember(capture, node, fault);
+        }
+        Ok(())
+    }
+
+    /// Returns the word that tells whether a wait before the next command has failed, if there is
+    /// such a wait. Records nodes that join the words of several branches.
+    fn fault_before(
+        context: &Context,
+        queue: &dyn NativeQueue,
+        capture: u64,
+    ) -> Result<Option<Arc<Memory>>> {
+        let known: HashMap<usize, Arc<Memory>> = {
+            let recorded = RECORDED.lock();
+            let of_capture = recorded.iter().filter(|known| known.capture == capture);
+            of_capture
+                .filter_map(|known| Some((known.node, known.fault.upgrade()?)))
+                .collect()
+        };
+        let nodes = queue.recorded_before(&|node| known.contains_key(&node))?;
+        // If the driver does not tell, every wait is treated as one before the command.
+        let nodes = nodes.unwrap_or_else(|| known.keys().copied().collect());
+        let mut faults: Vec<&Arc<Memory>> = Vec::new();
+        for fault in nodes.iter().filter_map(|node| known.get(node)) {
+            if !faults.iter().any(|other| Arc::ptr_eq(other, fault)) {
+                faults.push(fault);
             }
-            Self::launch(&context.recorder()?.signal, arguments)
-        })?;
-        queue.record(Box::new(launch))
+        }
+        let mut faults = faults.into_iter();
+        let Some(mut before) = faults.next().cloned() else {
+            return Ok(None);
+        };
+        for other in faults {
+            let joined = new_fault(context)?;
+            let arguments = with_fault(KernelArguments::new(), Some(&joined));
+            let arguments = with_fault(with_fault(arguments, Some(&before)), Some(other));
+            let launch = Self::launch(&context.recorder()?.join, arguments)?;
+            remember(capture, queue.record(Box::new(launch))?, &joined);
+            before = joined;
+        }
+        Ok(Some(before))
     }
 }
 
@@ -141,26 +180,29 @@ fn signaller(context: &Context, event: &Arc<EventCore>) -> Result<DeviceEvent> {
     }
 }
 
-/// Returns the fault word of a capture that has recorded a wait.
-fn known_fault(capture: u64) -> Option<Arc<Fault>> {
-    let faults = FAULTS.lock();
-    let mut found = faults.iter().filter(|(known, _)| *known == capture);
-    found.find_map(|(_, fault)| fault.upgrade())
+/// Allocates the word of a node. Each run writes it before a later node reads it.
+fn new_fault(context: &Context) -> Result<Arc<Memory>> {
+    let memory = context.beside_captures(|| context.allocate(FAULT_BYTES))?;
+    Ok(Arc::new(memory))
 }
 
-/// Returns the fault word of a capture, and creates it if necessary.
-fn fault_of(context: &Context, capture: u64) -> Result<Arc<Fault>> {
-    if let Some(fault) = known_fault(capture) {
-        return Ok(fault);
+/// Adds the address of a word to the arguments of a launch, which keeps the word. Without a word,
+/// adds a null pointer.
+fn with_fault(arguments: KernelArguments, fault: Option<&Arc<Memory>>) -> KernelArguments {
+    let address = fault.map_or(0, |fault| fault.as_ptr().expose_provenance());
+    let mut arguments = arguments.address(address);
+    if let Some(fault) = fault {
+        arguments.keep(Arc::clone(fault) as _);
     }
-    let memory = context.allocate(FAULT_BYTES)?;
-    context.fill_now(&memory, &[0])?;
-    let fault = Arc::new(Fault {
-        memory,
-        has_wait: Mutex::new(false),
+    arguments
+}
+
+fn remember(capture: u64, node: usize, fault: &Arc<Memory>) {
+    let mut recorded = RECORDED.lock();
+    recorded.retain(|known| known.fault.strong_count() > 0);
+    recorded.push(Recorded {
+        capture,
+        node,
+        fault: Arc::downgrade(fault),
     });
-    let mut faults = FAULTS.lock();
-    faults.retain(|(_, fault)| fault.strong_count() > 0);
-    faults.push((capture, Arc::downgrade(&fault)));
-    Ok(fault)
 }

@@ -1,6 +1,8 @@
 //! The site: the pages of `docs/` as a book with a search, the documentation of the Rust API, and
 //! `llms.txt`.
 
+mod check;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -21,8 +23,8 @@ const OUTSIDE: [(&str, &str); 5] = [
 /// Crates whose documentation is part of the site.
 const CRATES: [&str; 3] = ["crosshandle", "crosshandle-link", "crosshandle-store"];
 
-/// Builds the site in `target/site`.
-pub(crate) fn build(workspace: &Workspace) -> Result<()> {
+/// Builds the site in `target/site`, and checks it in a browser if `checked` is set.
+pub(crate) fn build(workspace: &Workspace, checked: bool) -> Result<()> {
     let cannot = |what: &str, error: io::Error| format!("cannot {what}: {error}");
     let files = style::read(workspace)?;
     let mut pages = pages(files);
@@ -66,6 +68,9 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     copy_tree(&workspace.target.join("doc"), &site.join("rust"))
         .map_err(|error| cannot("copy the documentation", error))?;
     fs::write(site.join("llms.txt"), llms(&pages)).map_err(|error| cannot("write", error))?;
+    if checked {
+        check::run(&site, &workspace.target.join("xtask/screenshots"))?;
+    }
     say(&format!("open {}", site.join("index.html").display()));
     Ok(())
 }
