@@ -170,7 +170,7 @@ def share_steps(device: Any, tensor: Any) -> None:
     watch.lap("share: tensor detached")
     described = rust.describe(detached)
     watch.lap("share: described")
-    (array,) = rust.adopt_all(device, [described])
+    (array,) = rust.adopt_all(device, [described], [tensor])
     watch.lap("share: adopted")
     ready = (event.handle(), event.submitted)
     watch.lap("share: event exported")
