@@ -107,8 +107,7 @@ FUNCTIONS = {"ours": receive_ours, "torch": receive_torch, "raw": receive_raw}
 def send_ours(channel: Any, image: Any, stream: Any, count: int) -> None:
     with channel.producer(stream=stream) as producer:
         for _ in range(count):
-            with producer.reserve(timeout=DEADLINE) as slot:
-                slot.torch().copy_(image, non_blocking=True)
+            producer.send(image, timeout=DEADLINE)
 
 
 def send_raw(raw: Words, image: Any, stream: Any, count: int) -> None:

@@ -28,13 +28,25 @@ from typing import Any, NamedTuple, Union
 from . import _crosshandle as _rust
 from . import _storages
 from ._crosshandle import Array
-from ._store_errors import AddressTakenError, NoHolderError, NoSuchNameError, NotAllowedError, StoreError, TornUpdateError, WrongContentsError
+from ._store_errors import (
+    AddressTakenError,
+    NameTakenError,
+    NoHolderError,
+    NoRoomError,
+    NoSuchNameError,
+    NotAllowedError,
+    StoreError,
+    TornUpdateError,
+    WrongContentsError,
+)
 
 __all__ = [
     "AddressTakenError",
     "Held",
     "Model",
+    "NameTakenError",
     "NoHolderError",
+    "NoRoomError",
     "NoSuchNameError",
     "NotAllowedError",
     "Published",
