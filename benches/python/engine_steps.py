@@ -70,16 +70,13 @@ class Watch:
     def on_sharing(self) -> None:
         """Measures the functions that `share` and `open` call."""
         import crosshandle._crosshandle
-        import crosshandle._sharing
-        import crosshandle._storages
         import crosshandle._trees
         import crosshandle.ray
 
-        self.on(crosshandle._trees, "arrange", "rearrange")
-        self.on(crosshandle._storages, "of")
-        self.on(crosshandle._sharing, "_arrays", "_adopt", "_openable", "_context_of")
-        self.on(crosshandle._crosshandle, "describe", "adopt_all", "pack_shared", "unpack")
-        self.on(crosshandle.ray, "share", "open")
+        self.on(crosshandle._trees, "rearrange")
+        self.on(crosshandle._crosshandle, "pack_foreign", "unpack")
+        self.on(crosshandle.ray, "share_list", "open_list")
+        self.on(crosshandle.ray._signals, "after")
 
     def taken(self) -> Steps:
         taken, self.steps = self.steps, {}
@@ -175,15 +172,15 @@ class OurSteps:
     def __init__(self) -> None:
         import crosshandle.ray
 
+        event = crosshandle.default_context().event()
+
         class WithEvents(crosshandle.ray.TorchTransport):
             """Uses an event on the CPU too, so that `--device cpu` measures the same steps."""
 
             def _shared(self, arrays: list[Any]) -> tuple[Any, str]:
                 if arrays[0].device.type == "cuda":
                     return super()._shared(arrays)
-                event = crosshandle.default_context().event()
-                event.signal()
-                return crosshandle.ray.share(arrays, event=event), "cpu"
+                return crosshandle.ray.share_list(arrays, "host", event, event.signal()), "cpu"
 
         self._transport = WithEvents()
 
@@ -212,7 +209,7 @@ def receiver(pipe: Any, device: str) -> None:
     torch.zeros(1, device=place)
     watch = Watch()
     pipe.send("started")
-    kept: Any = None
+    kept: dict[str, Any] = {}
     while (message := pipe.recv()) is not None:
         if message == "watch":
             watch.on_sharing()
@@ -232,7 +229,7 @@ def receiver(pipe: Any, device: str) -> None:
         pipe.recv()
         pipe.send((float(tensor[0]), float(tensor[-1]), bool((tensor == tensor[0]).all())))
         if keeps:
-            kept = tensor  # noqa: F841
+            kept[way] = tensor
         begin = time.perf_counter()
         del tensor
         watch.steps.setdefault("drop the tensor", []).append(time.perf_counter() - begin)

@@ -313,11 +313,11 @@ def load_into_host() -> Iterator[Row]:
 def stages_of_host() -> Iterator[Row]:
     """Loads a large model into host memory, and measures the stages next to their limits."""
     cores = len(os.sched_getaffinity(0))
-    nbytes = pick(16 * GIB, 2 * GIB) if cores >= 8 else pick(2 * GIB, 256 * MIB)
+    nbytes = pick(8 * GIB, 2 * GIB) if cores >= 8 else pick(2 * GIB, 256 * MIB)
     names = ("all", "memory", "filling")
     ours: dict[str, list[float]] = {name: [] for name in names}
     raw: dict[str, list[float]] = {name: [] for name in (*names, "reading")}
-    rounds = pick(3, 1)
+    rounds = pick(2, 1)
     with holder() as store, model_files(nbytes) as files:
         total = sum(os.path.getsize(file) for file in files)
         for number in range(rounds + 1):
@@ -363,7 +363,8 @@ def attach(device: str) -> Iterator[Row]:
             store_rows.write_sparse(path, pick(4 * GIB, GIB) if device != "host" else GIB, 256)
             store.load("many", path, device=device)
             stages: dict[str, list[float]] = {}
-            for _ in range(pick(9, 3)):
+            # Each process imports its libraries, which takes seconds.
+            for _ in range(pick(5, 3)):
                 done = subprocess.run(
                     [sys.executable, store_rows.__file__, "--fresh", device], capture_output=True, text=True, timeout=DEADLINE, check=False
                 )

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import re
+import select
 import statistics
 import subprocess
 import time
@@ -359,6 +360,10 @@ def nixl() -> Iterator[Row]:
 # UCX
 
 
+# Time after which a process is treated as hung.
+REPLY_SECONDS = 15.0
+
+
 class Worker:
     """A process `crosshandle-link-peer`, which uses a link or UCX. It replies to each line."""
 
@@ -376,6 +381,9 @@ class Worker:
 
     def end(self) -> str:
         assert self.process.stdout
+        # The process writes whole lines, and only in reply.
+        if not select.select([self.process.stdout], [], [], REPLY_SECONDS)[0]:
+            raise TimeoutError("crosshandle-link-peer does not reply")
         kind, _, said = self.process.stdout.readline().strip().partition(" ")
         if kind != "ok":
             raise RuntimeError(f"UCX: {said}")
@@ -516,10 +524,10 @@ def links_of_a_gpu() -> Iterator[Row]:
     def rounds(nbytes: int) -> int:
         return pick(max(5, min(200, 256 * MIB // nbytes)), 5)
 
-    def rows(name: str, group: str, peer: Callable[[str, int], float], links: list[Pair]) -> Iterator[Row]:
+    def rows(name: str, group: str, peer: Callable[[str, int], float], links: dict[str, Pair]) -> Iterator[Row]:
         for nbytes in sizes:
             for what, preposition in whats.items():
-                for way, link in zip(ways, links, strict=True):
+                for way, link in links.items():
 
                     def ours(link: Pair = link, what: str = what, nbytes: int = nbytes) -> float:
                         return link.copied_by_link(what, rounds(nbytes), nbytes)
@@ -528,14 +536,27 @@ def links_of_a_gpu() -> Iterator[Row]:
                     text = f"copy {size(nbytes)} {preposition} GPU memory of a process by TCP, {way}"
                     yield Row(text, *times, name, goal, ("bytes", nbytes), group)
 
+    def started(name: str, start: Callable[[Pair], Pair]) -> Pair | str:
+        """Returns two processes that are connected, or the reason why they are not."""
+        try:
+            pairs.append(Pair(name))
+            return start(pairs[-1])
+        except Skipped:
+            raise
+        except Exception as error:
+            return f"{name}: {error!r}"
+
     try:
-        for data in ("ucx:tcp,cuda_copy,self:auto", "tls"):
-            pairs.append(Pair(data))
-            pairs[-1].link(data, sizes[-1])
-        links = list(pairs)
-        pairs.append(Pair("UCX"))
-        alone = pairs[-1].alone(sizes[-1])
-        yield from rows("UCX alone", "link-gpu.ucx", lambda what, nbytes: alone.copy(what, rounds(nbytes), nbytes), links)
+        over_ucx = started(ways[0], lambda pair: pair.link("ucx:tcp,cuda_copy,self:auto", sizes[-1]))
+        over_tls = started(ways[1], lambda pair: pair.link("tls", sizes[-1]))
+        alone = started("UCX alone", lambda pair: pair.alone(sizes[-1]))
+        reasons = [one for one in (over_ucx, over_tls, alone) if isinstance(one, str)]
+        for reason in reasons:
+            yield Row(f"copy GPU memory by TCP, {reason.split(':')[0]}", failed=reason[:500], group="link-gpu")
+        links = {way: link for way, link in zip(ways, (over_ucx, over_tls), strict=True) if isinstance(link, Pair)}
+        if isinstance(alone, Pair):
+            other_side = alone
+            yield from rows("UCX alone", "link-gpu.ucx", lambda what, nbytes: other_side.copy(what, rounds(nbytes), nbytes), links)
         try:
             package("nixl_cu13._api")
         except Skipped as reason:

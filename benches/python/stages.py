@@ -170,7 +170,7 @@ def share_steps(device: Any, tensor: Any) -> None:
     watch.lap("share: tensor detached")
     described = rust.describe(detached)
     watch.lap("share: described")
-    (array,) = rust.adopt_all(device, [described])
+    (array,) = rust.adopt_all(device, [described], [tensor])
     watch.lap("share: adopted")
     ready = (event.handle(), event.submitted)
     watch.lap("share: event exported")
@@ -306,6 +306,16 @@ def sent_frames(channel: Any, image: Any, stream: Any) -> dict[str, float]:
     return steps.means()
 
 
+def sent_copies(channel: Any, image: Any, stream: Any) -> dict[str, float]:
+    steps = Watch()
+    with channel.producer(stream=stream) as producer:
+        for _ in range(FRAMES):
+            steps.start()
+            producer.send(image, timeout=DEADLINE)
+            steps.lap("sent")
+    return steps.means()
+
+
 def received_raw_frames(_: Any, pickled: bytes) -> float:
     return gpu_frames.receive_raw(None, FRAMES, gpu.DEVICE, pickled)
 
@@ -330,12 +340,12 @@ def frames() -> Iterator[Row]:
                 period = process.answer()
                 stream.synchronize()
                 yield Row(f"frame through stream words, depth {depth}, round {round_}", period)
-        for round_ in range(2):
+        for send in (sent_frames, sent_copies, sent_frames, sent_copies):
             for which, (depth, held) in enumerate(SHAPES):
                 process.ask("ours", which)
-                here = sent_frames(channels[which], image, stream)
+                here = send(channels[which], image, stream)
                 period, there = process.answer()
-                where = f"frame, depth {depth}, held {held}, round {round_}"
+                where = f"frame, depth {depth}, held {held}, {send.__name__}"
                 yield Row(where, period)
                 yield from rows_of(f"{where}, producer", here)
                 yield from rows_of(f"{where}, consumer", there)

@@ -190,11 +190,14 @@ def attach(device: str) -> None:
         tensor = model["layers.0.0.weight"]
         lap(f"{when}: one tensor")
         tensors = model.state_dict()
-        lap(f"{when}: all tensors")
+        lap(f"{when}: all tensors by name")
         assert len(tensors) == 256
         times[when] = sum(took for step, took in times.items() if step.startswith(f"{when}:"))
+        for other in tensors.values():
+            assert other is not None
+        lap(f"{when}: every view")
         model.close()
-        del model, tensor, tensors
+        del model, tensor, tensors, other
         lap(f"{when}: close")
     print(json.dumps(times))
 

@@ -168,9 +168,18 @@ enum Task {
         /// Build even if the checkout is not ready for a release.
         #[arg(long)]
         rehearsal: bool,
+        /// Only set the version of the next release, such as 0.2.0, in all files that name it, and
+        /// date the list of changes.
+        #[arg(long, value_name = "VERSION", conflicts_with = "rehearsal")]
+        prepare: Option<String>,
     },
     /// Build the site in `target/site`: the pages with a search, and the documentation of Rust.
-    Site,
+    Site {
+        /// Open each page in headless Chromium, at the widths of a phone and a desktop and in both
+        /// themes. Check its layout, its links and the search, and leave screenshots.
+        #[arg(long)]
+        check: bool,
+    },
     /// Run the command, and draw its output as the pictures `docs/pictures/terminal-*.svg`.
     Recordings,
     /// Pack the programs that test GPUs into `target/gpu`, for a machine without Rust.
@@ -221,8 +230,12 @@ fn main() -> ExitCode {
         }
         Task::Wheel { test: false } => wheel::build(&workspace),
         Task::Wheel { test: true } => wheel::test(&workspace).map(step::report_skipped),
-        Task::Release { rehearsal } => release::run(&workspace, rehearsal),
-        Task::Site => site::build(&workspace),
+        Task::Release {
+            prepare: Some(version),
+            ..
+        } => release::prepare(&workspace, &version),
+        Task::Release { rehearsal, .. } => release::run(&workspace, rehearsal),
+        Task::Site { check } => site::build(&workspace, check),
         Task::Recordings => recordings::run(&workspace),
         Task::GpuPack => gpu::pack(&workspace),
     });

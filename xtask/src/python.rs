@@ -4,6 +4,7 @@
 //!   libclang that bindgen needs), at the versions of `requirements.txt`
 //! - the same with dpnp (`requirements-dpnp.txt`)
 //! - the packages that build and test the wheel (`requirements-wheel.txt`)
+//! - zig, which links wheels for other architectures (`requirements-cross.txt`)
 //! - pyright, which checks the types (`requirements-pyright.txt`)
 //! - inference engines and Ray (`requirements-engines.txt`, about 8 GB)
 //! - the programs that benchmarks compare with (`requirements-peers.txt`, about 6 GB)
@@ -79,6 +80,9 @@ const FOREIGN: [&str; 6] = [
 /// The packages that build the wheel and test it.
 const WHEEL_REQUIREMENTS: &str = include_str!("../requirements-wheel.txt");
 
+/// The packages that build wheels for other architectures.
+const CROSS_REQUIREMENTS: &str = include_str!("../requirements-cross.txt");
+
 /// The packages that check types by pyright.
 const PYRIGHT_REQUIREMENTS: &str = include_str!("../requirements-pyright.txt");
 
@@ -115,6 +119,12 @@ impl Environment {
     /// does.
     pub(crate) fn for_wheel(workspace: &Workspace) -> Result<Self> {
         Self::with(workspace, WHEEL_REQUIREMENTS)
+    }
+
+    /// Returns the environment that builds wheels for other architectures, as
+    /// [`ensure`](Self::ensure) does. It needs 100 MB more.
+    pub(crate) fn for_cross(workspace: &Workspace) -> Result<Self> {
+        Self::with(workspace, CROSS_REQUIREMENTS)
     }
 
     /// Returns the environment that runs dpnp's tests, as [`ensure`](Self::ensure) does. It needs
@@ -179,6 +189,11 @@ impl Environment {
     /// Returns the path of the interpreter, which finds the packages without further settings.
     pub(crate) fn python(&self) -> PathBuf {
         self.directory.join("bin").join("python")
+    }
+
+    /// Returns the directory of the environment's programs.
+    pub(crate) fn programs(&self) -> PathBuf {
+        self.directory.join("bin")
     }
 
     /// Returns a command that runs the environment's pip without prompts.
@@ -368,6 +383,7 @@ mod tests {
     #[test]
     fn every_requirement_is_pinned() {
         for requirements in [
+            CROSS_REQUIREMENTS,
             DPNP_REQUIREMENTS,
             ENGINE_REQUIREMENTS,
             PEER_REQUIREMENTS,

@@ -24,7 +24,7 @@ const OVER_LEVEL_ZERO: &str = "binary_id(crosshandle-conformance::level_zero)\
     |test(/^simulated::/)|test(/^devices::memory_of_devices/)|test(/^over_the_simulated_driver/)";
 /// The stock Unified Runtime comes with the OpenCL runtime and the Python that these tests use.
 const WITH_THE_STOCK_RUNTIME: &str = "binary_id(crosshandle::kernels)|binary_id(crosshandle::images)\
-    |binary_id(crosshandle::parts)|binary_id(crosshandle::beneath_python)\
+    |binary_id(crosshandle::parts)|(binary_id(crosshandle::pages)&test(/^with_opencl::/))|binary_id(crosshandle::beneath_python)\
     |binary_id(opencl-cpu::runtime)|binary_id(crosshandle-ur-adapter-host::clients)\
     |binary_id(crosshandle-ur-adapter-level-zero::clients)\
     |(binary_id(crosshandle-conformance::host)&test(/(^kernels::|::kernels_)/))\

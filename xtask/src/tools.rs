@@ -47,6 +47,15 @@ pub(crate) const MDBOOK: Tool = Tool {
 
 pub(crate) const CYCLONEDX: Tool = Tool::new("cargo-cyclonedx", "cargo-cyclonedx", (0, 5, 9));
 
+/// Compares public interfaces.
+pub(crate) const SEMVER: Tool = Tool {
+    package: "cargo-semver-checks",
+    name: "cargo-semver-checks",
+    version: (0, 51, 0),
+    exact: false,
+    install: &[],
+};
+
 /// Draws the diagrams of the pages in the reader's browser.
 pub(crate) const MERMAID: Tool = Tool::new("mdbook-mermaid", "mdbook-mermaid", (0, 17, 1));
 
@@ -65,24 +74,29 @@ impl Tool {
 
     /// Returns the program from `PATH` or from the target directory. Otherwise builds it there.
     pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {
+        if let Some(program) = self.find(workspace) {
+            return Ok(program);
+        }
+        self.install(workspace, &workspace.target.join("tools"))?;
+        self.find(workspace).ok_or_else(|| {
+            let (name, wanted) = (self.name, self.wanted());
+            format!("{name} was installed but does not report version {wanted}")
+        })
+    }
+
+    /// Returns the program from `PATH` or from the target directory, if it is there.
+    pub(crate) fn find(&self, workspace: &Workspace) -> Option<PathBuf> {
         let on_path = PathBuf::from(self.name);
         if !self.exact && self.serves(&on_path) {
-            return Ok(on_path);
+            return Some(on_path);
         }
-        let kept = workspace.target.join("tools");
-        let program = kept.join("bin").join(self.name);
-        if self.serves(&program) {
-            return Ok(program);
-        }
-        self.install(workspace, &kept)?;
-        if self.serves(&program) {
-            return Ok(program);
-        }
-        Err(format!(
-            "{} was installed but does not report version {}",
-            self.name,
-            self.wanted()
-        ))
+        let program = workspace.target.join("tools/bin").join(self.name);
+        self.serves(&program).then_some(program)
+    }
+
+    /// Returns the command with which a user installs the program.
+    pub(crate) fn install_command(&self) -> String {
+        format!("cargo install --locked {}@{}", self.package, self.wanted())
     }
 
     fn wanted(&self) -> String {
@@ -96,6 +110,7 @@ impl Tool {
         match self.name {
             "cargo-nextest" => command.arg("nextest"),
             "cargo-cyclonedx" => command.arg("cyclonedx"),
+            "cargo-semver-checks" => command.arg("semver-checks"),
             _ => &mut command,
         };
         let Ok(output) = command.arg("--version").output() else {

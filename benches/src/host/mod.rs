@@ -18,6 +18,7 @@ use crate::harness::scenario::Scenario;
 pub(crate) static SCENARIOS: &[&Scenario] = &[
     &events::SCENARIO,
     &wake::SPINNING,
+    &wake::SPINNING_ON_TWO_LINES,
     &wake::SLEEPING,
     &wake::SHARED_CORE,
     &fanout::SCENARIO,

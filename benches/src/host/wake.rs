@@ -19,10 +19,22 @@ const PING_OFFSET: usize = 0;
 /// Offset of the raw word that the follower signals, in bytes. Both words are on one cache line,
 /// which then crosses between the cores once for each direction. Words on two lines are slower.
 const PONG_OFFSET: usize = 8;
+/// Offset at which that word has a cache line of its own, as an event has.
+const OTHER_LINE_OFFSET: usize = 256;
 const PAGE_BYTES: usize = 4096;
 
 /// Number of round trips per side and round that are not recorded.
 const WARM_UP_TRIPS: usize = 100;
+
+/// The raw technique of an arrangement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Raw {
+    /// Both sides spin, on two words of one cache line.
+    Spin,
+    /// Both sides spin, on two words of two cache lines.
+    SpinOnTwoLines,
+    Futex,
+}
 
 /// One arrangement of the two processes.
 pub(crate) struct Arrangement {
@@ -32,7 +44,7 @@ pub(crate) struct Arrangement {
     pub(crate) single: &'static str,
     /// Index of the follower's CPU in the plan. The leader has CPU 0.
     pub(crate) follower_cpu: usize,
-    pub(crate) raw_spins: bool,
+    pub(crate) raw: Raw,
     pub(crate) waiters: Waiters,
     /// Number of round trips that are timed one by one in each round, in a full and in a quick run.
     pub(crate) singles: (usize, usize),
@@ -45,15 +57,21 @@ static SPIN: Arrangement = Arrangement {
     batched: Some("wake.spin"),
     single: "wake.spin.p99",
     follower_cpu: 1,
-    raw_spins: true,
+    raw: Raw::Spin,
     waiters: Waiters::Default,
     singles: (10_000, 5_000),
+};
+static SPIN_LINES: Arrangement = Arrangement {
+    batched: Some("wake.spin-two-lines"),
+    single: "wake.spin-two-lines.p99",
+    raw: Raw::SpinOnTwoLines,
+    ..SPIN
 };
 static SLEEP: Arrangement = Arrangement {
     batched: None,
     single: "wake.sleep",
     follower_cpu: 1,
-    raw_spins: false,
+    raw: Raw::Futex,
     waiters: Waiters::LowPower,
     singles: (1000, 200),
 };
@@ -61,7 +79,7 @@ static SHARED: Arrangement = Arrangement {
     batched: None,
     single: "wake.shared-core",
     follower_cpu: 0,
-    raw_spins: false,
+    raw: Raw::Futex,
     waiters: Waiters::Default,
     singles: (10_000, 2000),
 };
@@ -79,6 +97,21 @@ pub(crate) static SPINNING: Scenario = Scenario {
     },
     leader: |participant| run_leader(participant, &SPIN),
     follower: |participant| run_follower(participant, &SPIN),
+};
+
+pub(crate) static SPINNING_ON_TWO_LINES: Scenario = Scenario {
+    name: "wake.spin-two-lines",
+    followers: 1,
+    cores: 2,
+    limit: Duration::from_secs(60),
+    rows: rows! {
+        "wake.spin-two-lines" => "round trip, two cores, spinning, compared with two lines",
+            "two words on two cache lines, both sides spin", AtMostTimesRaw(1.15);
+        "wake.spin-two-lines.p99" => "round trip, two cores, spinning, compared with two lines",
+            "two words on two cache lines, both sides spin", AtMostTimesRaw(1.5), p99;
+    },
+    leader: |participant| run_leader(participant, &SPIN_LINES),
+    follower: |participant| run_follower(participant, &SPIN_LINES),
 };
 
 pub(crate) static SLEEPING: Scenario = Scenario {
@@ -249,7 +282,11 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
     participant.peer()?.await_number(0)?;
 
     let mut ours = PingPong::new(ping, pong);
-    let (ping, pong) = (page.word(PING_OFFSET)?, page.word(PONG_OFFSET)?);
+    let pong = match arrangement.raw {
+        Raw::SpinOnTwoLines => OTHER_LINE_OFFSET,
+        Raw::Spin | Raw::Futex => PONG_OFFSET,
+    };
+    let (ping, pong) = (page.word(PING_OFFSET)?, page.word(pong)?);
     let mut spin = PingPong::new(SpinCounter(ping), SpinCounter(pong));
     let mut futex = PingPong::new(FutexCounter(ping), FutexCounter(pong));
     let mut recorder = Recorder::default();
@@ -257,7 +294,7 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
         for side in Side::order(round) {
             match side {
                 Side::Ours => ours.measure(participant, arrangement, side, &mut recorder)?,
-                Side::Raw if arrangement.raw_spins => {
+                Side::Raw if arrangement.raw != Raw::Futex => {
                     spin.measure(participant, arrangement, side, &mut recorder)?
                 }
                 Side::Raw => futex.measure(participant, arrangement, side, &mut recorder)?,
@@ -285,7 +322,11 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
     participant.peer()?.send_number(0)?;
 
     let mut ours = PingPong::new(ping, pong);
-    let (ping, pong) = (page.word(PING_OFFSET)?, page.word(PONG_OFFSET)?);
+    let pong = match arrangement.raw {
+        Raw::SpinOnTwoLines => OTHER_LINE_OFFSET,
+        Raw::Spin | Raw::Futex => PONG_OFFSET,
+    };
+    let (ping, pong) = (page.word(PING_OFFSET)?, page.word(pong)?);
     let mut spin = PingPong::new(SpinCounter(ping), SpinCounter(pong));
     let mut futex = PingPong::new(FutexCounter(ping), FutexCounter(pong));
     let count = trips(participant, arrangement);
@@ -293,7 +334,7 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
         for side in Side::order(round) {
             match side {
                 Side::Ours => ours.answer(count)?,
-                Side::Raw if arrangement.raw_spins => spin.answer(count)?,
+                Side::Raw if arrangement.raw != Raw::Futex => spin.answer(count)?,
                 Side::Raw => futex.answer(count)?,
             }
         }

@@ -11,7 +11,7 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::host::ours::{self, Waiters};
-use crate::host::wake::{Arrangement, Notifier, PingPong, trips};
+use crate::host::wake::{Arrangement, Notifier, PingPong, Raw, trips};
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::rows;
 
@@ -34,7 +34,7 @@ macro_rules! scenario {
                 batched: None,
                 single: $id,
                 follower_cpu: $cpu,
-                raw_spins: false,
+                raw: Raw::Futex,
                 waiters: $waiters,
                 singles: $singles,
             };

@@ -86,5 +86,18 @@ int main()
     CHECK(xh::wait_any({{start.get(), 2}, {event.get(), 2}}, 30s) == std::size_t{1});
     CHECK(!xh::wait_all({{start.get(), 2}, {event.get(), 2}}, 1ms));
     CHECK(code_of([&] { context.adopt_queue(&pattern); }) == CROSSHANDLE_UNSUPPORTED);
+
+    // A queue that the program has moved away leaves the item open.
+    auto channel = xh::channel::create(context, xh::channel_options(64));
+    auto producer = channel.producer();
+    auto consumer = channel.consumer();
+    for (int count = 0; count < 20; count++) {
+        producer.send("frame", 6);
+        auto item = consumer.receive(30s);
+        CHECK(item && code_of([&] { std::move(*item).release_on(xh::queue()); }) == CROSSHANDLE_NULL);
+        CHECK(*item);
+        std::move(*item).release_on(queue);
+        CHECK(!*item);
+    }
     std::puts("errors are thrown");
 }

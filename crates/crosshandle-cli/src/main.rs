@@ -1,6 +1,11 @@
 //! The `crosshandle` command: shares memory and events between processes, from a shell.
 
 #![forbid(unsafe_code)]
+// A program without some commands does not need everything.
+#![cfg_attr(
+    not(all(feature = "links", feature = "texts", feature = "top")),
+    allow(dead_code)
+)]
 
 mod cli;
 mod commands;

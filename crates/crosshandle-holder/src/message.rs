@@ -2,7 +2,7 @@
 //! Either side may be hostile, so the receiver checks names and sizes.
 
 use crosshandle_handle::MemoryHandle;
-use crosshandle_types::error::{Error, HolderFault, Result};
+use crosshandle_types::error::{Error, ErrorKind, HolderFault, Result};
 use crosshandle_types::report::ObjectKind;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -356,7 +356,7 @@ impl Reply {
     pub(crate) fn in_version(self, protocol: u32) -> Self {
         match self {
             Self::Refused {
-                fault: HolderFault::Busy,
+                fault: HolderFault::Busy | HolderFault::NoRoom,
                 why,
             } if protocol < 2 => refused(HolderFault::Refused, why),
             reply => reply,
@@ -374,6 +374,15 @@ pub(crate) fn refused(fault: HolderFault, why: impl Into<String>) -> Reply {
         fault,
         why: why.into(),
     }
+}
+
+/// Returns the refusal of a request that failed in the holder.
+pub(crate) fn refused_by(error: &Error) -> Reply {
+    let fault = match error.kind() {
+        ErrorKind::ResourceExhausted => HolderFault::NoRoom,
+        _ => HolderFault::Refused,
+    };
+    refused(fault, error.to_string())
 }
 
 /// Checks a name. A name cannot be mistaken for a handle, a version, an option or a path.

@@ -73,7 +73,7 @@ mod tests {
     /// Without the fences, both threads miss the other's store in some rounds.
     #[test]
     fn one_of_two_threads_sees_the_store_of_the_other() {
-        const ROUNDS: u32 = 20_000;
+        const ROUNDS: u32 = 3_000;
         let fences = AsymmetricFence::get();
         let (often, rarely) = (AtomicU32::new(0), AtomicU32::new(0));
         let (seen_often, seen_rarely) = (AtomicU32::new(0), AtomicU32::new(0));

@@ -5,6 +5,7 @@ pub use super::fork::{is_forked, watch_forks};
 use super::fork::PerProcess;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Returns the number of the CPU that currently runs the caller.
@@ -55,9 +56,13 @@ pub fn may_be_this_host(host: u64) -> bool {
 pub fn is_nobody(uid: u32) -> bool {
     /// Used if kernel.overflowuid cannot be read.
     const USUAL_OVERFLOW_UID: u32 = 65534;
-    let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
-    let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
-    if uid != overflow.unwrap_or(USUAL_OVERFLOW_UID) {
+    // Every connection asks, and administrators set this id before programs start.
+    static OVERFLOW_UID: LazyLock<u32> = LazyLock::new(|| {
+        let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+        let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
+        overflow.unwrap_or(USUAL_OVERFLOW_UID)
+    });
+    if uid != *OVERFLOW_UID {
         return false;
     }
     // The result is not cached, because a process may enter another namespace, whose map is written

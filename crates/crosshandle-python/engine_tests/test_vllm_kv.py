@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
 from conftest import START, Holder, Program
 from crosshandle import store
+from crosshandle.engines.vllm_kv import HolderConnector
 from test_vllm import options
-
 
 
 def prompt(start: int) -> str:
@@ -87,5 +90,55 @@ def test_the_oldest_blocks_leave_a_full_holder(start: Callable[..., Program], ch
         assert engine.ask("cached", [prompts[-1]]) == [256]
         assert engine.ask("cached", [prompts[0]]) == [0]
         assert engine.ask("generate", [prompts[0]], 8) == tokens[0]
+    finally:
+        holder.stop()
+
+
+class Worker(HolderConnector):
+    """The part of the connector that publishes blocks, without an engine."""
+
+    def __init__(self) -> None:
+        self._store = store.Store()
+        self._prefix, self._published, self._max_blocks = "kv/tiny/alone", {}, 1024
+
+    def _rank(self) -> int:
+        return 0
+
+    def publish(self, block: str) -> None:
+        self._publish(block, {"layer": torch.zeros(16)}, "host")
+
+
+def test_a_block_that_another_engine_has_published_removes_none(holder: Holder) -> None:
+    first, second = Worker(), Worker()
+    for number in range(20):
+        first.publish(f"block-{number}")
+    # The newest block would be the last one to be removed.
+    second.publish("block-19")
+    assert len(blocks()) == 20
+
+
+def test_a_failure_that_needs_no_room_removes_no_blocks(holder: Holder) -> None:
+    worker = Worker()
+    for number in range(20):
+        worker.publish(f"block-{number}")
+    # The holder refuses names with a space.
+    worker.publish("not a name")
+    assert len(blocks()) == 20
+
+
+def test_a_holder_that_others_have_filled_loses_few_blocks() -> None:
+    holder = Holder()
+    holder.start(["prlimit", f"--nofile={FILES}:{FILES}"])
+    try:
+        worker, other = Worker(), store.Store()
+        for number in range(4):
+            worker.publish(f"block-{number}")
+        before = len(blocks())
+        with pytest.raises(store.NoRoomError):
+            for number in range(FILES):
+                other.publish(f"others/{number}", {"x": torch.zeros(1)})
+        worker.publish("one-more")
+        # At most two blocks are removed for the new one.
+        assert before - 1 <= len(blocks()) and "kv/tiny/alone/0/one-more" in blocks()
     finally:
         holder.stop()

@@ -7,10 +7,12 @@ use crate::array::{Array, Dtype, Layout, Ready, Signal};
 use crate::context::{Context, default_context};
 use crate::error::{Failure, Result};
 use crate::event::leave_events_open;
+use crate::foreign::{Place, adopt, describe};
 use crate::handle::EventHandle;
 use crate::interrupt::{self, detached_for};
 use crate::memory::{Memory, SharedMemory};
 use crosshandle::adapter_support::PerProcess;
+use crosshandle::device::dlpack::{CPU, CUDA};
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
@@ -44,7 +46,79 @@ pub(crate) fn pack_shared<'py>(
     read_only: bool,
     event: Option<(PyRef<'py, EventHandle>, u64)>,
 ) -> PyResult<(Bound<'py, PyBytes>, Option<Memory>)> {
-    let bundle = gather(structure, arrays, read_only, event)?;
+    let arrays = arrays.iter().map(|array| array.cast_into::<Array>());
+    let arrays = arrays.collect::<std::result::Result<Vec<_>, _>>()?;
+    let arrays = arrays.iter().map(Bound::get);
+    let bundle = gather(structure, arrays, read_only, event.map(ready_after))?;
+    encoded(py, context, bundle)
+}
+
+/// The bytes of a bundle of foreign arrays, the arrays, and the table if the list is long.
+type Packed<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Option<Memory>);
+
+/// Encodes a list of other libraries' arrays that are all on the device of `owner`, without any
+/// Python code for each array. `event` has the same meaning as for `pack_shared`.
+///
+/// Returns `None` if an array is elsewhere, or in memory that cannot be shared without a copy. The
+/// caller must keep the arrays and the table as long as other processes may unpack the bytes.
+#[pyfunction]
+#[pyo3(signature = (context, owner, values, *, event = None))]
+pub(crate) fn pack_foreign<'py>(
+    py: Python<'py>,
+    context: &Context,
+    owner: &Context,
+    values: Vec<Bound<'py, PyAny>>,
+    event: Option<(PyRef<'py, EventHandle>, u64)>,
+) -> PyResult<Option<Packed<'py>>> {
+    let device = owner.0.device().info();
+    let mut described = Vec::with_capacity(values.len());
+    for value in &values {
+        let found = describe(value)?;
+        let is_there = match found.place {
+            Place::Host => device.dlpack_type == CPU,
+            Place::Cuda(number) => device.dlpack_type == CUDA && device.index == number as usize,
+            Place::SomeCuda | Place::SomeSycl => false,
+        };
+        if !is_there {
+            return Ok(None);
+        }
+        described.push(found);
+    }
+    let owners = Vec::from_iter(described.iter().map(|found| found.owner.clone_ref(py)));
+    let adopted = adopt(py, owner, &Vec::from_iter(&described), &owners)?;
+    let Ok(arrays) = adopted.into_iter().collect::<PyResult<Vec<Array>>>() else {
+        return Ok(None);
+    };
+    for array in &arrays {
+        if array.layout.elements() > 0 && array.memory.check_openable(py).is_err() {
+            return Ok(None);
+        }
+    }
+    let bundle = gather(
+        &flat(arrays.len()),
+        arrays.iter(),
+        false,
+        event.map(ready_after),
+    )?;
+    let (bytes, table) = encoded(py, context, bundle)?;
+    let list = PyList::empty(py);
+    for array in arrays {
+        list.append(array)?;
+    }
+    Ok(Some((bytes, list, table)))
+}
+
+/// Returns the structure of a list of arrays.
+fn flat(len: usize) -> String {
+    format!("[{}]", vec!["null"; len].join(","))
+}
+
+/// Encodes a bundle. Also returns its table, if it has one.
+fn encoded<'py>(
+    py: Python<'py>,
+    context: &Context,
+    bundle: Bundle,
+) -> PyResult<(Bound<'py, PyBytes>, Option<Memory>)> {
     // If the program shares the same arrays repeatedly, all of these bundles use one table.
     if let Some((bytes, table)) = recent_table(&bundle) {
         return Ok((PyBytes::new(py, &bytes), Some(Memory::of(table))));
@@ -97,14 +171,19 @@ fn recent_table(bundle: &Bundle) -> Option<(Vec<u8>, Arc<SharedMemory>)> {
 /// Decodes a bundle and opens its arrays' memory. Without `context`, the memory is opened in the
 /// default context for each array's device. Returns the structure and the arrays. `timeout` is the
 /// maximum number of seconds of each wait for another process.
+///
+/// With `keep_events`, this process keeps the latest events open that it has opened in this way, so
+/// that it need not open them again. Only for events that this process never signals: the events'
+/// creators treat the end of this process as the death of a process that uses the event.
 #[pyfunction]
-#[pyo3(signature = (context, data, *, writable = true, timeout = None))]
+#[pyo3(signature = (context, data, *, writable = true, timeout = None, keep_events = false))]
 pub(crate) fn unpack<'py>(
     py: Python<'py>,
     context: Option<Bound<'py, Context>>,
     data: &[u8],
     writable: bool,
     timeout: Option<f64>,
+    keep_events: bool,
 ) -> PyResult<(String, Bound<'py, PyList>)> {
     let timeout = interrupt::timeout(timeout)?;
     let bundle = match Bundle::decode(data).map_err(refused)? {
@@ -120,7 +199,13 @@ pub(crate) fn unpack<'py>(
         Some(context) => Ok(context.clone()),
         None => context_of(py, handle),
     };
-    let signals = open_signals(py, &bundle, timeout, context_of)?;
+    let signals = open_signals(
+        py,
+        &bundle,
+        timeout,
+        keep_events && context.is_none(),
+        context_of,
+    )?;
     let is_empty = |array: &BundledArray| array.layout.dimensions.iter().any(|own| own.size == 0);
     // Arrays without elements have no bytes, so their memory is not opened.
     let full = bundle.arrays.iter().filter(|array| !is_empty(array));
@@ -219,6 +304,7 @@ fn open_signals<'py>(
     py: Python<'py>,
     bundle: &Bundle,
     timeout: Option<Duration>,
+    keep_events: bool,
     context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
 ) -> PyResult<Vec<Option<Arc<Signal>>>> {
     let mut opened: HashMap<crosshandle::EventHandle, crosshandle::Result<crosshandle::Event>> =
@@ -232,10 +318,14 @@ fn open_signals<'py>(
                     Some(array) => context_of(&array.handle)?,
                     None => default_context(py, None)?,
                 };
-                let context = &context.get().0;
-                vacant.insert(interrupt::released(py, timeout, || {
-                    context.open_event(&signal.handle)
-                }))
+                let open = || {
+                    let context = &context.get().0;
+                    interrupt::released(py, timeout, || context.open_event(&signal.handle))
+                };
+                vacant.insert(match keep_events {
+                    true => kept_event(&context, signal.handle, open),
+                    false => open(),
+                })
             }
         };
         signals.push(match event {
@@ -248,6 +338,40 @@ fn open_signals<'py>(
         });
     }
     Ok(signals)
+}
+
+/// The latest events that [`unpack`] has opened and keeps open, newest last, with the address of
+/// the default context that they are opened in. Default contexts live until the process ends.
+type KeptEvents = Vec<(usize, crosshandle::EventHandle, crosshandle::Event)>;
+static KEPT_EVENTS: PerProcess<Mutex<KeptEvents>> = PerProcess::new(Mutex::default);
+/// Maximum number of events in [`KEPT_EVENTS`]. A sender has one for each of its streams.
+const MAX_KEPT_EVENTS: usize = 64;
+
+/// Returns an event from [`KEPT_EVENTS`], or opens and adds it.
+fn kept_event(
+    context: &Bound<'_, Context>,
+    handle: crosshandle::EventHandle,
+    open: impl FnOnce() -> crosshandle::Result<crosshandle::Event>,
+) -> crosshandle::Result<crosshandle::Event> {
+    let key = context.as_ptr().addr();
+    {
+        let mut kept = KEPT_EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |(own, known, _): &(usize, _, _)| *own == key && *known == handle;
+        if let Some(place) = kept.iter().rposition(is_it) {
+            let found = kept.remove(place);
+            let event = found.2.clone();
+            kept.push(found);
+            return Ok(event);
+        }
+    }
+    let event = open()?;
+    let mut kept = KEPT_EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let surplus = (kept.len() + 1).saturating_sub(MAX_KEPT_EVENTS);
+    let dropped = Vec::from_iter(kept.drain(..surplus));
+    kept.push((key, handle, event.clone()));
+    drop(kept);
+    drop(dropped);
+    Ok(event)
 }
 
 /// An array's memory, its byte range in that memory, the indexes of its signals in the bundle, and
@@ -353,6 +477,8 @@ pub(crate) fn forget_contexts() {
     leave_events_open();
     let known = std::mem::take(&mut *KNOWN.lock().unwrap_or_else(PoisonError::into_inner));
     drop(known);
+    let kept = std::mem::take(&mut *KEPT_EVENTS.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(kept);
 }
 
 /// Returns this process's default context for a handle's device, from a cache if possible.
@@ -377,28 +503,30 @@ fn refused(error: BundleError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-fn gather(
-    structure: &str,
-    arrays: &Bound<'_, PyList>,
-    read_only: bool,
-    event: Option<(PyRef<'_, EventHandle>, u64)>,
-) -> PyResult<Bundle> {
-    let mut packed = Vec::with_capacity(arrays.len());
-    let mut signals = Signals::default();
-    let event = event.map(|(handle, value)| ReadyEvent {
+fn ready_after((handle, value): (PyRef<'_, EventHandle>, u64)) -> ReadyEvent {
+    ReadyEvent {
         handle: handle.0,
         value,
         is_complete: false,
-    });
-    for array in arrays.iter() {
-        let array = array.cast_into::<Array>()?;
+    }
+}
+
+fn gather<'a>(
+    structure: &str,
+    arrays: impl ExactSizeIterator<Item = &'a Array>,
+    read_only: bool,
+    event: Option<ReadyEvent>,
+) -> PyResult<Bundle> {
+    let mut packed = Vec::with_capacity(arrays.len());
+    let mut signals = Signals::default();
+    for array in arrays {
         let Array {
             memory,
             layout,
             read_only: own,
             ready,
             ..
-        } = array.get();
+        } = array;
         let handle = match read_only {
             true => memory.handle_of(true),
             false => memory.handle(*own),

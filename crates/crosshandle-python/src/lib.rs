@@ -17,6 +17,7 @@
 //! | `event/notifier.rs` | notifications of completed signals, for event loops such as asyncio |
 //! | `link/` | memory and events on other hosts |
 //! | `store/` | named models that a holder process keeps in memory |
+//! | `streams.rs` | a cache of queues for other libraries' streams |
 //! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C interrupts |
 
 mod array;
@@ -33,6 +34,7 @@ mod link;
 mod memory;
 mod queue;
 mod store;
+mod streams;
 
 use pyo3::prelude::*;
 
@@ -45,7 +47,7 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::array::{Array, dtype_of, numpy_dtype};
     #[pymodule_export]
-    use crate::bundle::{forget_contexts, pack_shared, unpack, unpack_copied};
+    use crate::bundle::{forget_contexts, pack_foreign, pack_shared, unpack, unpack_copied};
     #[pymodule_export]
     use crate::channel::{Channel, Consumer, Item, Producer, Slot, open_channel};
     #[pymodule_export]
@@ -84,4 +86,6 @@ mod _crosshandle {
     use crate::queue::Queue;
     #[pymodule_export]
     use crate::store::{StoreClient, StoreModel, StoreUpdater};
+    #[pymodule_export]
+    use crate::streams::{adopted_queue, forget_adopted, keep_adopted};
 }

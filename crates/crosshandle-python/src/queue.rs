@@ -105,7 +105,7 @@ impl Queue {
     /// Submits a command that signals the event after all earlier commands. Returns the signal's
     /// number, or 0 for an event with a single signaller, which the device counts. This method does
     /// not wait for the command.
-    fn signal(&self, event: &Event) -> Result<u64> {
+    pub(crate) fn signal(&self, event: &Event) -> Result<u64> {
         if event.event.has_single_signaller() {
             self.queue.signal(&event.event)?;
             return Ok(0);
@@ -116,7 +116,7 @@ impl Queue {
     /// Makes all later commands wait for signal `value` of the event. By default, `value` is the
     /// latest signal, or the first signal if none was submitted yet.
     #[pyo3(signature = (event, value = None))]
-    fn wait(&self, event: &Event, value: Option<u64>) -> Result<()> {
+    pub(crate) fn wait(&self, event: &Event, value: Option<u64>) -> Result<()> {
         match value {
             None => self.queue.wait(&event.event)?,
             Some(value) => {

@@ -6,8 +6,7 @@ import ctypes
 import gc
 import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 import crosshandle
 from conftest import DEADLINE, Peer
 from crosshandle import _crosshandle as _rust
+from crosshandle._crosshandle import forget_adopted
 from crosshandle._libraries import streams
 
 
@@ -182,60 +182,90 @@ def test_a_wait_is_behind_no_other_events(monkeypatch: pytest.MonkeyPatch) -> No
     assert fake.made == streams._MOST_OWN
 
 
-def test_the_queue_of_a_bare_number_is_not_that_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    class FakeQueue:
-        idle = True
+class Adopting:
+    """Replaces the contexts of CUDA devices. Each stream gets a queue of the host."""
 
-        def __init__(self, stream: Any):
-            self.stream = stream
+    def __init__(self) -> None:
+        self.adopted: dict[crosshandle.Queue, tuple[str, Any]] = {}
 
-        def wait(self, event: crosshandle.Event, value: int | None) -> None:
-            pass
+    def __call__(self, device: str) -> Any:
+        adopted, context = self.adopted, crosshandle.default_context()
 
-    class FakeContext:
-        def _adopt_stream(self, number: int, stream: Any) -> FakeQueue:
-            return FakeQueue(stream)
+        class OfDevice:
+            def _adopt_stream(self, number: int, stream: Any) -> crosshandle.Queue:
+                queue: crosshandle.Queue = context.queue()
+                adopted[queue] = device, stream
+                return queue
 
-    class FakeStream:
-        cuda_stream = 7
-        device_index = 0
+        return OfDevice()
 
-    monkeypatch.setattr(streams, "default_context", lambda device: FakeContext())
-    monkeypatch.setattr(streams, "_adopted", OrderedDict())
+
+@pytest.fixture
+def adopting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Adopting]:
+    made = Adopting()
+    monkeypatch.setattr(streams, "default_context", made)
+    monkeypatch.setattr(streams, "_devices", lambda: ["cuda:0", "cuda:1"])
+    forget_adopted()
+    yield made
+    forget_adopted()
+
+
+class FakeStream:
+    def __init__(self, number: int) -> None:
+        self.cuda_stream = number
+        self.device_index = 0
+
+
+def test_the_queue_of_a_bare_number_is_not_that_of_a_stream(adopting: Adopting) -> None:
     # A DLPack consumer passes only the number. Its stream may end, and another stream may get the
     # same number.
-    streams.wait(crosshandle.default_context().event(), 7, 1, "cuda:0")
-    stream = FakeStream()
+    event = crosshandle.default_context().event()
+    event.signal()
+    streams.wait(event, 7, 1, "cuda:0")
+    stream = FakeStream(7)
     queue = streams.queue(stream)
-    assert queue.stream is stream
+    assert adopting.adopted[queue] == ("cuda:0", stream)
     assert streams.queue(stream) is queue
 
 
-def test_the_default_streams_of_two_devices_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    class FakeQueue:
-        idle = True
+def test_a_stream_finds_its_queue_again(adopting: Adopting) -> None:
+    event, stream = crosshandle.default_context().event(), FakeStream(7)
+    for turn in range(1, 5):
+        assert event.signal(stream) == turn
+        event.wait_on(stream)
+        event.wait_on(stream, turn)
+        event.wait(timeout=10)
+    assert [found for _, found in adopting.adopted.values()] == [stream]
+    # Another stream, and an object without torch's attributes, are not mistaken for it.
+    event.signal(FakeStream(8))
+    assert len(adopting.adopted) == 2
+    with pytest.raises(TypeError):
+        event.signal(object())
 
-        def __init__(self, device: str):
-            self.device = device
 
-        def wait(self, event: crosshandle.Event, value: int | None) -> None:
-            pass
-
-    class FakeContext:
-        def __init__(self, device: str):
-            self.device = device
-
-        def _adopt_stream(self, number: int, stream: Any) -> FakeQueue:
-            return FakeQueue(self.device)
-
-    monkeypatch.setattr(streams, "default_context", FakeContext)
-    monkeypatch.setattr(streams, "_adopted", OrderedDict())
-    monkeypatch.setattr(streams, "_devices", lambda: ["cuda:0", "cuda:1"])
+def test_a_full_cache_drops_the_stream_that_was_used_first(adopting: Adopting) -> None:
     event = crosshandle.default_context().event()
+    made = [FakeStream(number) for number in range(2, 67)]
+    for stream in made:
+        assert event.signal(stream) > 0
+        # An idle queue can be removed.
+        event.wait(timeout=10)
+        event.wait_on(made[0])
+    assert len(adopting.adopted) == len(made)
+    event.signal(made[0])
+    event.signal(made[-1])
+    assert len(adopting.adopted) == len(made)
+    event.signal(made[1])
+    assert len(adopting.adopted) == len(made) + 1
+
+
+def test_the_default_streams_of_two_devices_are_told_apart(adopting: Adopting) -> None:
+    event = crosshandle.default_context().event()
+    event.signal()
     for number in (0, 1, 2):
         # A DLPack consumer on the second device passes the number like this.
         streams.wait(event, number, 1, "cuda:1")
         first = streams.queue(number)
-        assert first.device == "cuda:0"
+        assert adopting.adopted[first][0] == "cuda:0"
         assert (streams.queue(number) is first) == (number in (0, 1))
-        assert streams._queue_on(number, number, ["cuda:1"]).device == "cuda:1"
+        assert adopting.adopted[streams._queue_on(number, number, ["cuda:1"])][0] == "cuda:1"

@@ -555,6 +555,28 @@ def test_there_may_be_no_holder(tmp_path: Path) -> None:
         nobody.open("model")
 
 
+def test_a_taken_name_and_a_full_holder_are_told_apart(tmp_path: Path) -> None:
+    store.publish("model", arrays(1))
+    with pytest.raises(store.NameTakenError, match="in use"):
+        store.publish("model", arrays(2))
+    # A holder that may open few files has room for few names.
+    full = {**os.environ, "CROSSHANDLE_SOCKET_DIR": str(tmp_path)}
+    command = ["prlimit", "--nofile=500:500", crosshandle.command(), "hold"]
+    with subprocess.Popen(command, env=full, stderr=subprocess.DEVNULL) as holder:
+        try:
+            deadline, own = time.monotonic() + DEADLINE, store.Store(tmp_path)
+            while subprocess.run([crosshandle.command(), "hold", "--check"], env=full, check=False, capture_output=True).returncode:
+                assert time.monotonic() < deadline, "there is no holder"
+            with pytest.raises(store.NoRoomError, match="descriptors"):
+                for number in range(500):
+                    own.publish(f"{number}", {"x": np.zeros(1)})
+            # A name that is removed makes room.
+            own.rm("0")
+            own.publish("again", {"x": np.zeros(1)})
+        finally:
+            holder.kill()
+
+
 def test_tokens_are_asked_for() -> None:
     store.publish("secret", arrays(1), read_token="r", write_token="w")
     with pytest.raises(store.NotAllowedError):

@@ -134,10 +134,13 @@ fn open_parts(
             let why = format!("its part '{role}' is not host memory, or is too long");
             return Err(not_a_model(name, why));
         }
-        Ok(host.open_memory_timeout(&handle, access, deadline.timeout())?)
+        Ok(handle)
     };
     let data = handle_of(DATA)?;
-    let (listing, words) = (on_host(MANIFEST)?, on_host(STATE)?);
+    let handles = [on_host(MANIFEST)?, on_host(STATE)?];
+    let opened = host.open_memories_timeout(&handles, access, deadline.timeout())?;
+    let [listing, words]: [Memory; 2] = (opened.try_into())
+        .map_err(|_| not_a_model(name, "its parts were not opened together".to_owned()))?;
     let state = State::open(&host, words, hash::pieces(data.len()));
     let state = state.map_err(|error| not_a_model(name, error.to_string()))?;
     Ok((data, listing, state))

@@ -16,7 +16,7 @@ use crosshandle::{
 };
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Maximum number of times that a name is looked up again because its version ended between the
@@ -144,8 +144,7 @@ impl Store {
     /// Drops the contexts that this store and its clones keep for later calls. A process can call
     /// this before it ends. Open models keep their own contexts.
     pub fn forget_contexts(&self) {
-        let contexts =
-            std::mem::take(&mut *self.contexts.lock().unwrap_or_else(PoisonError::into_inner));
+        let contexts = std::mem::take(&mut *self.contexts());
         // The contexts are dropped after the lock is released, because dropping a last context
         // waits for threads that close objects.
         drop(contexts);
@@ -241,19 +240,24 @@ impl Store {
 
     pub(crate) fn context_for(&self, handle: &MemoryHandle) -> Result<Context> {
         let (backend, uuid) = (handle.backend(), handle.device());
-        let devices = Device::all();
-        let is_it =
-            |device: &&Device| device.info().backend == backend && device.info().uuid == uuid;
-        let found = devices.iter().find(is_it);
+        if let Some(context) = self.contexts().get(&(backend, uuid)) {
+            return Ok(context.clone());
+        }
+        let mut devices = Device::of(backend).into_iter();
+        let found = devices.find(|device| device.info().uuid == uuid);
         // If this machine lacks the device, use any device: opening the handle then fails with the
         // best explanation.
-        let device = found
-            .or(devices.first())
-            .ok_or(crosshandle::Error::NoDevice {
+        let device = found.or_else(|| Device::all().into_iter().next()).ok_or(
+            crosshandle::Error::NoDevice {
                 name: backend.to_string(),
                 reason: "there is no device at all".into(),
-            })?;
-        self.context(device)
+            },
+        )?;
+        self.context(&device)
+    }
+
+    fn contexts(&self) -> MutexGuard<'_, HashMap<(BackendKind, DeviceUuid), Context>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn context_on(&self, device: &str) -> Result<Context> {
@@ -262,7 +266,7 @@ impl Store {
 
     fn context(&self, device: &Device) -> Result<Context> {
         let key = (device.info().backend, device.info().uuid);
-        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut contexts = self.contexts();
         if let Some(context) = contexts.get(&key) {
             return Ok(context.clone());
         }

@@ -272,6 +272,9 @@ pub enum HolderFault {
     /// The holder put the request off because other processes send it too many. Callers see this
     /// error only after the request was repeated, at growing intervals, until its timeout.
     Busy,
+    /// The holder has no room for more: it is out of names, open files or memory of its own, or this
+    /// user or process has its share of them.
+    NoRoom,
     /// The memory cannot be held, or the request is not valid.
     Refused,
 }
@@ -281,7 +284,7 @@ impl HolderFault {
         match self {
             Self::NoHolder => ErrorKind::PeerDead,
             Self::NotAllowed => ErrorKind::PermissionDenied,
-            Self::Busy => ErrorKind::ResourceExhausted,
+            Self::Busy | Self::NoRoom => ErrorKind::ResourceExhausted,
             Self::SecondHolder
             | Self::NoSuchName
             | Self::NameTaken
@@ -423,8 +426,8 @@ pub enum ErrorKind {
     /// No such device exists: [`Error::NoDevice`].
     NoDevice,
     /// Memory or another resource is used up, or a holder is busy: [`Error::OutOfMemory`],
-    /// [`Error::LimitReached`], [`HolderFault::Busy`], [`ChannelFault::NoPlace`],
-    /// [`ChannelFault::TooManyHeld`].
+    /// [`Error::LimitReached`], [`HolderFault::Busy`], [`HolderFault::NoRoom`],
+    /// [`ChannelFault::NoPlace`], [`ChannelFault::TooManyHeld`].
     ResourceExhausted,
     /// The other process does not follow the protocol: [`Error::Protocol`],
     /// [`ChannelFault::Corrupt`].

@@ -6,7 +6,7 @@ mod common;
 use common::{DEADLINE, Directory, Parent, Process, is};
 use crosshandle::Context;
 use serde_json::Value;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::Path;
 use std::thread;
@@ -113,6 +113,83 @@ fn time(event: &Value, key: &str) -> f64 {
     event[key].as_f64().expect("a number")
 }
 
+/// Clock ticks are nanoseconds, and times in the file are microseconds.
+const TICK: f64 = 0.001;
+
+/// Checks the rules of Chrome's trace event format that viewers rely on: the keys of each kind of
+/// event, slices of a thread that nest, and arrows that have a start.
+fn check_format(events: &[Value]) {
+    let mut threads: BTreeMap<(u64, u64), Vec<&Value>> = BTreeMap::new();
+    let mut starts: BTreeMap<&str, f64> = BTreeMap::new();
+    for event in events {
+        assert!(
+            event["name"].is_string() && event["cat"].is_string(),
+            "{event}"
+        );
+        assert!(
+            event["args"].is_object() && time(event, "ts") >= 0.0,
+            "{event}"
+        );
+        let id = |key: &str| {
+            event[key]
+                .as_u64()
+                .unwrap_or_else(|| panic!("{key}: {event}"))
+        };
+        match event["ph"].as_str() {
+            Some("X") => threads
+                .entry((id("pid"), id("tid")))
+                .or_default()
+                .push(event),
+            Some("M") => {
+                let names = ["process_name", "thread_name"];
+                assert!(names.map(Value::from).contains(&event["name"]), "{event}");
+                assert!(event["args"]["name"].is_string(), "{event}");
+            }
+            _ => panic!("an unknown phase: {event}"),
+        }
+        if event.get("flow_out").is_some() {
+            let id = event["bind_id"].as_str().expect("an arrow has an identity");
+            assert!(
+                id.starts_with("0x") && u64::from_str_radix(&id[2..], 16).is_ok(),
+                "{id}"
+            );
+            let start = starts.entry(id).or_insert(f64::INFINITY);
+            *start = start.min(time(event, "ts"));
+        }
+    }
+    for event in events.iter().filter(|event| event.get("flow_in").is_some()) {
+        let start = starts.get(event["bind_id"].as_str().expect("an identity"));
+        let start = start.unwrap_or_else(|| panic!("an arrow without a start: {event}"));
+        let end = time(event, "ts") + time(event, "dur");
+        assert!(*start <= end + TICK, "an arrow leads back in time: {event}");
+    }
+    for slices in threads.values_mut() {
+        // A thread writes a slice when it ends.
+        let ends = slices
+            .iter()
+            .map(|slice| time(slice, "ts") + time(slice, "dur"));
+        assert!(
+            ends.is_sorted_by(|one, next| *one <= next + TICK),
+            "{slices:#?}"
+        );
+        slices.sort_by(|one, other| {
+            let by_start = time(one, "ts").total_cmp(&time(other, "ts"));
+            by_start.then(time(other, "dur").total_cmp(&time(one, "dur")))
+        });
+        let mut open: Vec<f64> = Vec::new();
+        for slice in slices {
+            let (start, length) = (time(slice, "ts"), time(slice, "dur"));
+            assert!(length >= 0.0, "{slice}");
+            while open.last().is_some_and(|end| *end <= start + TICK) {
+                open.pop();
+            }
+            let inside = open.last().is_none_or(|end| start + length <= end + TICK);
+            assert!(inside, "slices of a thread overlap: {slice}");
+            open.push(start + length);
+        }
+    }
+}
+
 #[test]
 fn two_processes_write_one_timeline_and_are_killed() {
     if play() {
@@ -123,6 +200,7 @@ fn two_processes_write_one_timeline_and_are_killed() {
     let test = "two_processes_write_one_timeline_and_are_killed";
     let [maker, user] = exchange(test, Some(&file), &directory);
     let all = events(&file);
+    check_format(&all);
 
     let opened = named(&all, user, "open memory \"frame \"one\"\"");
     let got = format!("get memory #{}", opened["args"]["record"]);

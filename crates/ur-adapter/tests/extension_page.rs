@@ -1,4 +1,5 @@
-//! Compares the result codes in `docs/ipc-extension.md` with those that the error tests check.
+//! Compares `docs/ipc-extension.md` with the code: its declarations with the stock headers, and its
+//! result codes with those that the error tests check.
 //!
 //! The error tests are the C clients of the adapter. Their rows `FAILS(CODE, call)` fail unless the
 //! call returns exactly that code, so the rows are the codes that the functions return.
@@ -129,4 +130,52 @@ fn the_page_has_the_codes_that_the_error_tests_produce() {
         }
     }
     assert_eq!(faults, Vec::<String>::new());
+}
+
+/// Returns the Rust type of a parameter of a C declaration.
+fn type_of(parameter: &str) -> String {
+    let named = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let of = parameter.trim().trim_end_matches(named).trim();
+    let (is_constant, of) = match of.strip_prefix("const ") {
+        Some(of) => (true, of),
+        None => (false, of),
+    };
+    let pointers = of.matches('*').count();
+    let pointee = match of.trim_end_matches(['*', ' ']) {
+        "void" => "core::ffi::c_void",
+        "size_t" => "usize",
+        name => name,
+    };
+    let innermost = if is_constant { "*const " } else { "*mut " };
+    let outer = "*mut ".repeat(pointers.saturating_sub(1));
+    let inner = if pointers > 0 { innermost } else { "" };
+    format!("{outer}{inner}{pointee}")
+}
+
+/// The generated declarations come from the stock headers.
+#[test]
+fn the_page_declares_the_functions_as_the_headers_do() {
+    let page = read(&file("../../docs/ipc-extension.md"));
+    let generated = read(&file("../unified-runtime-sys/src/ddi.rs"));
+    let mut declared = BTreeSet::new();
+    for block in page.split("\n```c\n").skip(1) {
+        let block = block.split("```").next().expect("a block");
+        let (head, parameters) = block.split_once('(').expect("a function");
+        let name = head.strip_prefix("ur_result_t ").expect("a result");
+        let parameters = parameters.trim_end().strip_suffix(");").expect("its end");
+        let on_page: Vec<_> = parameters.split(',').map(type_of).collect();
+
+        let short = name.strip_prefix("ur").expect("a prefix");
+        let (_, rest) = generated
+            .split_once(&format!("pub type ur_pfn{short}_t ="))
+            .unwrap_or_else(|| panic!("the headers lack {name}"));
+        let (_, rest) = rest.split_once("fn(").expect("a function");
+        let (parameters, _) = rest.split_once(')').expect("its end");
+        let parameters = parameters.split(',').filter_map(|it| it.split_once(": "));
+        let in_headers: Vec<_> = parameters.map(|(_, of)| of.trim().to_owned()).collect();
+        assert_eq!(on_page, in_headers, "{name}");
+        assert!(declared.insert(name.to_owned()), "{name} is declared twice");
+    }
+    let all = FUNCTIONS.map(|(name, _)| name.to_owned());
+    assert_eq!(declared, BTreeSet::from(all));
 }

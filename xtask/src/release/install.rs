@@ -48,7 +48,7 @@ fn python_package(
     let mut install = command(&programs.join("python"));
     install.args(["-m", "pip", "install", "--quiet", "--no-index"]);
     install.arg("--disable-pip-version-check");
-    install.arg(file(dist, "whl")?);
+    install.arg(file(dist, "_x86_64.whl")?);
     Step::new(workspace, "install the released wheel", install).run()?;
     let mut tour = command(&programs.join("python"));
     tour.args(["-m", "crosshandle.tour"]);
@@ -68,7 +68,7 @@ fn python_package(
 /// Installs the Debian package into `root`, runs its command there, and builds and runs a C program
 /// on its library.
 fn debian_package(workspace: &Workspace, dist: &Path, root: &Path, container: &Path) -> Result<()> {
-    unpack(workspace, &file(dist, "deb")?, root)?;
+    unpack(workspace, &file(dist, ".deb")?, root)?;
     let compile = "cc -std=c11 -D_GNU_SOURCE -o \"$1/share\" \"$2\" \
         $(pkg-config --cflags --libs crosshandle)";
     let mut build = Command::new("sh");
@@ -132,13 +132,13 @@ fn unpack(workspace: &Workspace, package: &Path, root: &Path) -> Result<()> {
     Step::new(workspace, format!("unpack {name}"), unpack).run()
 }
 
-/// Returns the file in a directory with this ending.
+/// Returns the file in a directory whose name ends with a text.
 fn file(directory: &Path, ending: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(directory);
     let entries =
         entries.map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
     let mut paths = entries.flatten().map(|entry| entry.path());
     paths
-        .find(|path| path.extension().is_some_and(|found| found == ending))
-        .ok_or_else(|| format!("{} has no .{ending}", directory.display()))
+        .find(|path| path.to_string_lossy().ends_with(ending))
+        .ok_or_else(|| format!("{} has no file *{ending}", directory.display()))
 }

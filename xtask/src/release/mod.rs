@@ -2,6 +2,7 @@
 
 mod deb;
 mod install;
+mod prepare;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,8 +32,14 @@ const LISTED: [(&str, &str); 6] = [
         "crates/ur-adapter-level-zero",
     ),
 ];
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// Time limit of a build. It optimises every dependency.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// Sets the version of the next release in all files.
+pub(crate) fn prepare(workspace: &Workspace, version: &str) -> Result<()> {
+    prepare::run(workspace, VERSION, version)
+}
 
 /// Builds a release in `target/dist`, checks it, and prints the command that tags it.
 ///
@@ -40,7 +47,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Fails if a part cannot be built, differs in the second build, or does not work where it was
 /// installed. Also fails if the checkout is not ready for a release, unless this is a `rehearsal`.
 pub(crate) fn run(workspace: &Workspace, rehearsal: bool) -> Result<()> {
-    let missing = missing(workspace)?;
+    let mut missing = missing(workspace)?;
     if !missing.is_empty() && !rehearsal {
         let list = missing.join("\n  ");
         return Err(format!(
@@ -49,7 +56,13 @@ pub(crate) fn run(workspace: &Workspace, rehearsal: bool) -> Result<()> {
     }
     packages::check(workspace)?;
     let mut skipped = Vec::new();
-    skipped.extend(interfaces(workspace)?);
+    match interfaces(workspace)? {
+        Interfaces::Compatible => {}
+        Interfaces::Skipped(reason) => skipped.push(reason),
+        Interfaces::Incompatible(changes) if rehearsal => missing.push(changes),
+        Interfaces::Incompatible(changes) => return Err(changes),
+    }
+    skipped.extend(oldest_rust(workspace)?);
     let arguments = ["publish", "--workspace", "--dry-run", "--locked"];
     let mut publish = workspace.cargo(&arguments);
     if rehearsal {
@@ -69,9 +82,10 @@ pub(crate) fn run(workspace: &Workspace, rehearsal: bool) -> Result<()> {
         "release-build/second-build",
         &again,
     )?;
-    let sums = checksums(&dist)?;
-    same(&sums, &checksums(&again)?)?;
+    same(&checksums(&dist)?, &checksums(&again)?)?;
     say("ok     both builds have the same bytes");
+    skipped.extend(aarch64(workspace, &environment, &dist)?);
+    let sums = checksums(&dist)?;
     let text: String = sums
         .iter()
         .map(|(name, sum)| format!("{sum}  {name}\n"))
@@ -127,26 +141,65 @@ fn changelog(text: &str, version: &str) -> Option<String> {
     (!is_empty).then(|| "CHANGELOG.md has unreleased changes".to_owned())
 }
 
+/// The result of the comparison of interfaces.
+enum Interfaces {
+    Compatible,
+    Skipped(String),
+    /// The changes break programs, and the version does not say so.
+    Incompatible(String),
+}
+
 /// Compares the public interface with that of the previous commit, if cargo-semver-checks is
-/// installed. Returns the reason if it is not.
-fn interfaces(workspace: &Workspace) -> Result<Option<String>> {
-    let installed = Command::new("cargo-semver-checks")
-        .args(["semver-checks", "--version"])
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !installed {
-        let reason = "the interface's changes: `cargo install cargo-semver-checks` takes too long \
-            to be part of this command";
-        return Ok(Some(reason.to_owned()));
-    }
-    let mut compare = Command::new("cargo-semver-checks");
+/// installed.
+fn interfaces(workspace: &Workspace) -> Result<Interfaces> {
+    let Some(program) = tools::SEMVER.find(workspace) else {
+        let command = tools::SEMVER.install_command();
+        let reason = format!("the interface's changes: `{command}` takes minutes");
+        return Ok(Interfaces::Skipped(reason));
+    };
+    let mut compare = Command::new(program);
     workspace.prepare(&mut compare);
     compare.args(["semver-checks", "--baseline-rev", "HEAD~1"]);
     compare.args(["--package", "crosshandle", "--package", "crosshandle-link"]);
     compare.args(["--package", "crosshandle-store"]);
-    Step::new(workspace, "changes of the interface", compare)
-        .limit(BUILD_LIMIT)
-        .run()?;
+    let step = Step::new(workspace, "changes of the interface", compare).limit(BUILD_LIMIT);
+    Ok(match step.run_optional()? {
+        None => Interfaces::Compatible,
+        Some(problem) => Interfaces::Incompatible(format!(
+            "the interface changes by more than the version says: {problem}"
+        )),
+    })
+}
+
+/// Builds everything with the oldest supported compiler. Returns the reason if this is not
+/// possible.
+fn oldest_rust(workspace: &Workspace) -> Result<Option<String>> {
+    let oldest = format!("{}.0", env!("CARGO_PKG_RUST_VERSION"));
+    let current = Command::new("rustc").arg("--version").output();
+    let current = current.map_err(|error| format!("cannot run rustc: {error}"))?;
+    let is_oldest = format!("rustc {oldest} ");
+    if String::from_utf8_lossy(&current.stdout).starts_with(&is_oldest) {
+        say(&format!(
+            "ok     Rust {oldest} is the oldest, and builds everything here"
+        ));
+        return Ok(None);
+    }
+    let version = Command::new("rustup")
+        .args(["run", &oldest, "cargo", "--version"])
+        .output();
+    if !version.is_ok_and(|output| output.status.success()) {
+        let reason = format!("Rust {oldest}: `rustup toolchain install {oldest}`");
+        return Ok(Some(reason));
+    }
+    let mut check = Command::new("rustup");
+    workspace.prepare(&mut check);
+    check.args(["run", &oldest, "cargo", "check", "--locked", "--workspace"]);
+    check.env("CARGO_TARGET_DIR", workspace.target.join("oldest-rust"));
+    // This process may run with the variables of another compiler.
+    for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN"] {
+        check.env_remove(name);
+    }
+    Step::new(workspace, format!("Rust {oldest}"), check).run()?;
     Ok(None)
 }
 
@@ -155,7 +208,7 @@ fn build(workspace: &Workspace, python: &Environment, place: &str, dist: &Path) 
     let copy = copy_of_the_commit(workspace, place)?;
     wheel::empty(dist)?;
     let lists = dependencies(workspace, &copy)?;
-    let wheel = wheel::for_release(&copy, python, &lists)?;
+    let wheel = wheel::for_release(&copy, python, &lists, None)?;
     let name = wheel.file_name().ok_or("the wheel has no name")?;
     wheel::copy(&wheel, &dist.join(name))?;
     deb::build(&copy, &lists, dist)?;
@@ -172,6 +225,31 @@ fn build(workspace: &Workspace, python: &Environment, place: &str, dist: &Path) 
     let parent = workspace.target.join(place);
     fs::remove_dir_all(&parent)
         .map_err(|error| format!("cannot remove {}: {error}", parent.display()))
+}
+
+/// Builds the wheel for aarch64 in `dist`. Nothing runs it, because this machine cannot. Returns
+/// the reason if it cannot be built.
+fn aarch64(workspace: &Workspace, python: &Environment, dist: &Path) -> Result<Option<String>> {
+    let print = ["--print", "target-libdir", "--target", AARCH64];
+    let directory = Command::new("rustc").args(print).output();
+    let directory = directory.map_err(|error| format!("cannot run rustc: {error}"))?;
+    let directory = String::from_utf8_lossy(&directory.stdout).trim().to_owned();
+    if !Path::new(&directory).is_dir() {
+        let reason = format!("the wheel for aarch64: `rustup target add {AARCH64}`");
+        return Ok(Some(reason));
+    }
+    let place = "release-build/aarch64";
+    let copy = copy_of_the_commit(workspace, place)?;
+    let cross = wheel::Cross {
+        triple: AARCH64,
+        tools: Environment::for_cross(workspace)?,
+    };
+    let lists = dependencies(workspace, &copy)?;
+    let wheel = wheel::for_release(&copy, python, &lists, Some(&cross))?;
+    let name = wheel.file_name().ok_or("the wheel has no name")?;
+    wheel::copy(&wheel, &dist.join(name))?;
+    fs::remove_dir_all(&copy.root).map_err(|error| format!("cannot remove {place}: {error}"))?;
+    Ok(None)
 }
 
 /// Returns a copy of the latest commit, whose builds do not depend on the time or on paths.

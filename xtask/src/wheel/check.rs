@@ -89,7 +89,7 @@ pub(crate) fn test_with_dpnp(workspace: &Workspace, dpnp: &Environment) -> Resul
 impl<'a> Installed<'a> {
     fn of(workspace: &'a Workspace) -> Result<Self> {
         let environment = Environment::for_wheel(workspace)?;
-        let wheel = make(workspace, &environment, &DEVELOPMENT, &[])?;
+        let wheel = make(workspace, &environment, &DEVELOPMENT, &[], None)?;
         let directory = workspace.target.join("wheel").join("installed");
         install(workspace, &environment, &wheel, &directory)?;
         Ok(Self {

@@ -2,8 +2,9 @@
 
 mod check;
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
 
 use crate::Result;
 use crate::python::{Environment, command};
@@ -50,6 +51,8 @@ const DEVELOPMENT: Profile = Profile {
 };
 /// Minor versions of glibc 2 for which `auditwheel` has a platform tag, in ascending order.
 const TAGS: [u32; 9] = [17, 28, 31, 34, 35, 36, 37, 38, 39];
+/// The minor version of glibc 2 that a wheel for another architecture is linked for.
+const CROSS_TAG: u32 = 34;
 /// Maximum size of a wheel for installation elsewhere, in bytes.
 const LARGEST: u64 = 16_000_000;
 /// The directory of the Python benchmarks.
@@ -63,10 +66,18 @@ struct Profile {
     wheels: &'static str,
 }
 
+/// Another architecture, for which zig links.
+pub(crate) struct Cross {
+    /// Rust's name of the target.
+    pub(crate) triple: &'static str,
+    /// The environment with zig.
+    pub(crate) tools: Environment,
+}
+
 /// Builds the wheel in `target/wheels`, and prints its size, its platform tag and its path.
 pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     let environment = Environment::for_wheel(workspace)?;
-    let wheel = make(workspace, &environment, &RELEASE, &[])?;
+    let wheel = make(workspace, &environment, &RELEASE, &[], None)?;
     let size = fs::metadata(&wheel)
         .map_err(|error| format!("cannot read {}: {error}", wheel.display()))?
         .len();
@@ -86,14 +97,15 @@ pub(crate) fn for_release(
     workspace: &Workspace,
     environment: &Environment,
     lists: &[PathBuf],
+    cross: Option<&Cross>,
 ) -> Result<PathBuf> {
-    make(workspace, environment, &RELEASE, lists)
+    make(workspace, environment, &RELEASE, lists, cross)
 }
 
 /// Builds the wheel, installs it for benchmarks, and returns the directory of the module.
 pub(crate) fn measured(workspace: &Workspace) -> Result<PathBuf> {
     let environment = Environment::for_wheel(workspace)?;
-    let wheel = make(workspace, &environment, &RELEASE, &[])?;
+    let wheel = make(workspace, &environment, &RELEASE, &[], None)?;
     let installed = workspace.target.join("wheel").join("measured");
     install(workspace, &environment, &wheel, &installed)?;
     Ok(installed)
@@ -102,7 +114,7 @@ pub(crate) fn measured(workspace: &Workspace) -> Result<PathBuf> {
 /// Builds the wheel, and copies it with its tests, the documents and its benchmarks to a directory.
 pub(crate) fn pack(workspace: &Workspace, directory: &Path) -> Result<()> {
     let environment = Environment::for_wheel(workspace)?;
-    let wheel = make(workspace, &environment, &RELEASE, &[])?;
+    let wheel = make(workspace, &environment, &RELEASE, &[], None)?;
     empty(directory)?;
     let name = wheel.file_name().ok_or("the wheel has no name")?;
     copy(&wheel, &directory.join(name))?;
@@ -132,17 +144,33 @@ fn install(
 }
 
 /// Builds a wheel, and returns its path. It contains `lists` of dependencies, or else the one that
-/// maturin writes, with paths of this machine.
+/// maturin writes, with paths of this machine. It is for this machine's architecture, or for
+/// another one.
 fn make(
     workspace: &Workspace,
     environment: &Environment,
     profile: &Profile,
     lists: &[PathBuf],
+    cross: Option<&Cross>,
 ) -> Result<PathBuf> {
-    let mut args = vec!["build", "--locked", "--profile", profile.name];
-    args.extend(PARTS.iter().flat_map(|part| ["--package", *part]));
-    Step::new(workspace, "parts of the wheel", workspace.cargo(&args)).run()?;
-    let built = workspace.target.join(profile.directory);
+    let mut parts = match cross {
+        None => workspace.cargo(&["build"]),
+        Some(cross) => {
+            let mut zig = command(&cross.tools.programs().join("cargo-zigbuild"));
+            workspace.prepare(&mut zig);
+            let target = format!("{}.2.{}", cross.triple, CROSS_TAG);
+            zig.args(["zigbuild", "--target", &target]);
+            cross.prepare(&mut zig);
+            zig
+        }
+    };
+    parts.args(["--locked", "--profile", profile.name]);
+    parts.args(PARTS.iter().flat_map(|part| ["--package", *part]));
+    Step::new(workspace, "parts of the wheel", parts).run()?;
+    let target = workspace
+        .target
+        .join(cross.map_or("", |cross| cross.triple));
+    let built = target.join(profile.directory);
     let package = workspace.target.join("wheel").join("package");
     empty(&package)?;
     let own = workspace.root.join(PACKAGE);
@@ -197,9 +225,14 @@ fn make(
             profile.name,
         ])
         .args(["--compatibility", &tag, "--out"])
-        .arg(&out)
-        .arg("--interpreter")
-        .arg(environment.python());
+        .arg(&out);
+    match cross {
+        None => maturin.arg("--interpreter").arg(environment.python()),
+        Some(cross) => {
+            cross.prepare(&mut maturin);
+            maturin.args(["--target", cross.triple, "--zig"])
+        }
+    };
     Step::new(workspace, "wheel", maturin).run()?;
     let wheel = fs::read_dir(&out)
         .map_err(|error| format!("cannot read {}: {error}", out.display()))?
@@ -212,6 +245,17 @@ fn make(
         "the wheel is for {tag}: glibc 2.{oldest} or newer"
     ));
     Ok(wheel)
+}
+
+impl Cross {
+    /// Lets a command find zig.
+    fn prepare(&self, command: &mut Command) {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let own = [self.tools.programs()].into_iter();
+        let path = env::join_paths(own.chain(env::split_paths(&path)));
+        command.envs(path.ok().map(|path| ("PATH", path)));
+        command.env("CARGO_ZIGBUILD_PYTHON_PATH", self.tools.python());
+    }
 }
 
 /// Runs `auditwheel` on every program and library in a wheel. Fails if one of them needs more than

@@ -7,12 +7,14 @@ mod doctor;
 mod event;
 mod gc;
 mod holder;
+#[cfg(feature = "links")]
 mod link;
 mod peer;
 mod ps;
 mod read;
 mod share;
 mod texts;
+#[cfg(feature = "top")]
 mod top;
 
 use crate::failure::{EXIT_STATUS_HELP, Result};
@@ -41,12 +43,14 @@ pub(crate) enum Command {
     /// Create channels, send and receive items, and watch channels
     #[command(subcommand, after_help = EXIT_STATUS_HELP)]
     Channel(channel::Command),
+    #[cfg(feature = "links")]
     /// Use memory and events of other hosts
     #[command(subcommand, after_help = EXIT_STATUS_HELP)]
     Link(link::Command),
     /// List shared objects, the processes that share or use them, and waits for other processes
     #[command(after_help = ps::AFTER_HELP)]
     Ps(ps::Args),
+    #[cfg(feature = "top")]
     /// Watch shared objects, the rates of copies and signals, and stuck waits
     #[command(after_help = top::AFTER_HELP)]
     Top(top::Args),
@@ -59,6 +63,7 @@ pub(crate) enum Command {
     /// Hash the contents of a held model again, and compare the hash
     #[command(after_help = EXIT_STATUS_HELP)]
     Verify(holder::VerifyArgs),
+    #[cfg(feature = "links")]
     /// Copy a model from another host's holder to the holder of this host, and check its hash
     #[command(after_help = EXIT_STATUS_HELP)]
     Pull(link::PullArgs),
@@ -79,14 +84,17 @@ pub(crate) enum Command {
     Gc(gc::Args),
     /// Explain a handle in words, without opening it
     Inspect(texts::inspect::Args),
+    #[cfg(feature = "texts")]
     /// Print the completion script for a shell
     Completions(texts::completions::Args),
+    #[cfg(feature = "texts")]
     /// Print the manual page, or write the pages of all commands into a directory
     Man(texts::man::Args),
 }
 
 impl Command {
     /// Runs the command. `command_line` describes all commands, for completions and manual pages.
+    #[cfg_attr(not(feature = "texts"), expect(unused_variables))]
     pub(crate) fn run(
         self,
         settings: &Settings,
@@ -100,12 +108,15 @@ impl Command {
             Self::Read(args) => read::run(&args, settings),
             Self::Event(command) => event::run(&command, settings),
             Self::Channel(command) => channel::run(&command, settings),
+            #[cfg(feature = "links")]
             Self::Link(command) => link::run(&command, settings),
             Self::Ps(args) => ps::run(&args, settings),
+            #[cfg(feature = "top")]
             Self::Top(args) => top::run(&args, settings),
             Self::Hold(args) => holder::hold(&args, settings),
             Self::Load(args) => holder::load(&args, settings),
             Self::Verify(args) => holder::verify(&args, settings),
+            #[cfg(feature = "links")]
             Self::Pull(args) => link::pull(&args, settings),
             Self::Ls(args) => holder::list(&args, settings),
             Self::Rm(args) => holder::remove(&args, settings),
@@ -113,7 +124,9 @@ impl Command {
             Self::Revoke(args) => holder::revoke(&args, settings),
             Self::Gc(args) => gc::run(&args, settings),
             Self::Inspect(args) => texts::inspect::run(&args),
+            #[cfg(feature = "texts")]
             Self::Completions(args) => texts::completions::run(&args, command_line()),
+            #[cfg(feature = "texts")]
             Self::Man(args) => texts::man::run(&args, command_line()),
         }
     }

@@ -3,10 +3,13 @@
 //!
 //! A comment before a block says how it runs:
 //!
-//! - `<!-- run: shell -->`: this program runs it with bash in an empty directory, with the
-//!   command in `PATH`. In a `console` block, the commands are the lines that begin with `$`.
+//! - `<!-- run: shell -->`: this program runs it with bash, with the command in `PATH`. The
+//!   directory has some [files](FILES). In a `console` block, the commands are the lines that
+//!   begin with `$`. A command with `&` at its end that prints a line when it is ready has printed
+//!   it before the next one starts. `HANDLE` is the latest handle that such a command has printed.
 //! - `<!-- from: PATH -->`: each line of the block is in this file, which other tests build and
 //!   run.
+//! - `<!-- checked: PATH -->`: it is a declaration, which the test in this file checks.
 //! - `<!-- run: c -->`, `<!-- run: c++ -->`: the tests of `crosshandle-c` run it.
 //! - `<!-- run: rust -->`: it is a documentation test of `crosshandle`.
 //! - `<!-- not run: REASON -->`: it does not run.
@@ -23,9 +26,27 @@ const NO_CODE: [&str; 6] = ["text", "mermaid", "json", "yaml", "ini", "python"];
 /// The file that includes the pages whose blocks in Rust are documentation tests.
 const RUST: &str = "crates/crosshandle/src/documents.rs";
 
+/// Commands that print a line when they are ready, and then run on.
+const SERVERS: [&str; 5] = [
+    "share ",
+    "event new ",
+    "hold ",
+    "link listen ",
+    "link share ",
+];
+/// Models, and bytes, that the readers of the pages have.
+const FILES: [&str; 5] = [
+    "model.safetensors",
+    "new.safetensors",
+    "big.safetensors",
+    "checkpoint/model.safetensors",
+    "weights.bin",
+];
+
 struct Block {
     /// The page and the line, for messages.
     place: String,
+    line: usize,
     page: String,
     language: String,
     /// The comment before the block, without its marks.
@@ -63,6 +84,7 @@ fn blocks_of(page: &str, text: &str) -> Vec<Block> {
                 is_inside = true;
                 blocks.push(Block {
                     place: format!("{page}:{number}"),
+                    line: number,
                     page: page.to_owned(),
                     language: language.to_owned(),
                     comment: std::mem::take(&mut comment),
@@ -100,15 +122,34 @@ fn script(block: &Block) -> String {
         return block.text.clone();
     }
     let (mut script, mut continues) = (String::new(), false);
-    for line in block.text.lines() {
+    for (line, number) in block.text.lines().zip(block.line + 1..) {
         let command = line.strip_prefix("$ ").or(continues.then_some(line));
         if let Some(command) = command {
-            script += command;
+            script += &awaited(command, number);
             script.push('\n');
         }
         continues = command.is_some_and(|command| command.ends_with('\\'));
     }
     script
+}
+
+/// Returns a command that has printed its first line before the next command starts, if it is one
+/// of the [servers](SERVERS) in the background. `line` is its number in the page.
+fn awaited(command: &str, line: usize) -> String {
+    let latest = " \"$(cat job-* | grep -o 'xh[a-z]3[^ ]*' | tail -n 1)\"";
+    let command = command.replace(" HANDLE", latest);
+    let code = command.split("  #").next().unwrap_or_default().trim_end();
+    let server = code.strip_suffix('&').filter(|code| {
+        let server = code.strip_prefix("crosshandle ").unwrap_or_default();
+        !code.contains('>') && SERVERS.iter().any(|start| server.starts_with(start))
+    });
+    match server {
+        // The jobs are in the order of the page.
+        Some(server) => format!(
+            "{server} > job-{line:06} 2>&1 &\nuntil [ -s job-{line:06} ]; do sleep 0.05; done"
+        ),
+        None => command,
+    }
 }
 
 /// Returns a line without the whitespace and without a comment at its end.
@@ -140,6 +181,8 @@ fn every_block_is_run_or_says_why_not() {
                 let name = format!("../../../{}\"", block.page);
                 (!included.contains(&name)).then(|| format!("{RUST} does not include the page"))
             }
+            ("checked", path) => (!read(path).contains(&block.page))
+                .then(|| format!("{path} does not read the page")),
             ("from", path) => {
                 let source: String = read(path).lines().map(squeezed).collect();
                 let missing = block.text.lines().find(|line| {
@@ -180,13 +223,18 @@ fn every_block_for_a_shell_runs() {
             .filter(|block| block.page == *page);
         let script: String = own.map(script).collect();
         let sandbox = Sandbox::new();
+        fs::create_dir(sandbox.path("checkpoint")).expect("a directory");
+        for file in FILES {
+            fs::write(sandbox.path(file), crate::holder::small_model()).expect("written");
+        }
         let program = Path::new(env!("CARGO_BIN_EXE_crosshandle"));
         let programs = program.parent().expect("a directory").display().to_string();
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("setsid");
         // Background jobs end with the script, whatever its result is.
         let all = format!(
-            "set -euo pipefail\ntrap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT\n{script}"
+            "set -euo pipefail\ntrap 'crosshandle hold --stop > /dev/null 2>&1 || true
+                kill $(jobs -p) 2> /dev/null || true; wait' EXIT\n{script}"
         );
         command
             .args(["--wait", "bash", "-c", &all])
@@ -215,5 +263,15 @@ fn blocks_are_read_as_pages_have_them() {
     assert_eq!(script(&blocks[0]), "a \\\n  b\nc\n");
     assert_eq!(script(&blocks[1]), "d\n");
     assert_eq!(blocks[1].place, "p.md:10");
+    assert_eq!(
+        awaited("crosshandle event new > f &", 7),
+        "crosshandle event new > f &"
+    );
+    let server = awaited("crosshandle share f &   # holds it", 7);
+    assert!(
+        server.starts_with("crosshandle share f  > job-000007 2>&1 &\nuntil "),
+        "{server}"
+    );
+    assert!(awaited("crosshandle read HANDLE", 8).contains("cat job-*"));
     assert_eq!(squeezed("  int a = b;   // a comment"), "inta=b;");
 }

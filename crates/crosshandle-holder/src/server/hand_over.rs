@@ -1,7 +1,7 @@
 //! Hand-overs. A background job fetches the memory, and the holder then keeps it under a name.
 
 use super::super::identity::{Asker, Maker};
-use super::super::message::{Hold, Reply, Right, refused};
+use super::super::message::{Hold, Reply, Right, refused, refused_by};
 use super::super::segment::{Drivers, FETCH_TIMEOUT, fetch};
 use super::super::state::{Name, Record, RecordKey, key_of};
 use super::super::succession::Change;
@@ -158,9 +158,9 @@ impl Server {
             );
             return Err(refused(HolderFault::HasWriter, why));
         }
-        let refuse = |error: Error| refused(HolderFault::Refused, error.to_string());
-        let records = records.map_err(refuse)?;
-        self.check_lost(&records).map_err(refuse)?;
+        let records = records.map_err(|error| refused_by(&error))?;
+        let checked = self.check_lost(&records);
+        checked.map_err(|error| refused_by(&error))?;
         let mut added = Vec::new();
         let mut failed = None;
         for record in records {
@@ -192,7 +192,7 @@ impl Server {
         }
         if let Some(error) = failed {
             self.release(added);
-            return Err(refuse(error));
+            return Err(refused_by(&error));
         }
         self.spread_earlier(&name.name);
         self.lost.remove(&name.name);

@@ -340,7 +340,7 @@ fn too_much(resource: Resource, share: Share) -> Reply {
         resource.name(),
         resource.remedy()
     );
-    refused(HolderFault::Refused, why)
+    refused(HolderFault::NoRoom, why)
 }
 
 /// The resources that all names of one process take.

@@ -4,7 +4,9 @@
 
 use super::super::identity::Asker;
 use super::super::journal::{Lost, LostPart};
-use super::super::message::{Hold, Offer, OfferedPart, Recovered, Reply, Right, busy, refused};
+use super::super::message::{
+    Hold, Offer, OfferedPart, Recovered, Reply, Right, busy, refused, refused_by,
+};
 use super::super::segment::{Drivers, FETCH_TIMEOUT, HeldSegment, fetch};
 use super::super::state::{Name, Record, RecordKey, key_of};
 use super::super::succession::Change;
@@ -76,7 +78,7 @@ impl Server {
                 let result = brought
                     .map_err(|error| match may_pass(&error) {
                         true => busy(error.to_string()),
-                        false => refused(HolderFault::Refused, error.to_string()),
+                        false => refused_by(&error),
                     })
                     .and_then(|brought| server.restore(&offer, asker, brought));
                 match result {
@@ -152,7 +154,7 @@ impl Server {
         let failed = self.add_all(&name, &lost.parts, brought, &mut added).err();
         if let Some(error) = failed {
             self.release(added);
-            return Err(refused(HolderFault::Refused, error.to_string()));
+            return Err(refused_by(&error));
         }
         let line = format!("{} has come back from process {}", name.name, asker.pid);
         self.say(LogLevel::Detail, &line);

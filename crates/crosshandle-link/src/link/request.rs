@@ -3,9 +3,11 @@
 use crate::error::{Error, Result};
 use crate::event::Mirror;
 use crate::tuning::REPLY_TIMEOUT;
-use crate::wait::wait_until;
+use crate::wait::{poll_since, wait_until};
 use crosshandle::adapter_support::Deadline;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
 
 /// A successful reply to a request.
 #[derive(Debug)]
@@ -58,6 +60,8 @@ enum Place {
 pub(crate) struct PendingRequest {
     place: Mutex<Place>,
     replied: Condvar,
+    /// Whether `place` has the reply, for a thread that polls.
+    has_reply: AtomicBool,
     /// The mirror, if the request opens an event. It is registered when the reply arrives, before
     /// this side handles reports of signals.
     pub(super) mirror: Option<Arc<Mirror>>,
@@ -84,6 +88,7 @@ impl PendingRequest {
             Place::Replied(_) => {}
             Place::GivenUp => return false,
         }
+        self.has_reply.store(true, Ordering::Release);
         self.replied.notify_all();
         true
     }
@@ -96,6 +101,10 @@ impl PendingRequest {
 
     /// Waits for the reply until `deadline`.
     pub(crate) fn wait_until(&self, deadline: Deadline) -> Result<Reply> {
+        poll_since(Instant::now(), || {
+            let is_over = self.has_reply.load(Ordering::Acquire) || deadline.is_over();
+            is_over.then_some(())
+        });
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         while matches!(*place, Place::Waits) && !deadline.is_over() {
             place = wait_until(&self.replied, place, deadline);

@@ -9,12 +9,14 @@ use crate::control::message::MAX_DATA;
 use crate::error::{Error, Result};
 use crate::tuning::{STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
 use crate::ucx::worker::Registration;
+use crate::wait::poll_since;
 use crosshandle::handle::Bounded;
 use crosshandle::{
     AllocationOptions, Command, Context, Event, Memory, MemoryKind, MemoryRange, Queue,
 };
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// Maximum number of accesses that wait for the staging thread. Each access has up to 256 KiB. If
 /// the peer requests more, the link ends.
@@ -168,7 +170,15 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
     // Whether a copy has timed out. Such a copy may still access the buffer later, so the buffer
     // and the queue must not be used again.
     let mut is_broken = false;
-    while let Ok(job) = jobs.recv() {
+    let mut used = Instant::now();
+    loop {
+        let ahead = poll_since(used, || match jobs.try_recv() {
+            Err(TryRecvError::Empty) => None,
+            job => Some(job.ok()),
+        });
+        let Some(job) = ahead.unwrap_or_else(|| jobs.recv().ok()) else {
+            return;
+        };
         let (Some(session), Some(stager)) = (session.upgrade(), stager.upgrade()) else {
             return;
         };
@@ -238,6 +248,7 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
                 session.reply(request, staged);
             }
         }
+        used = Instant::now();
     }
 }
 

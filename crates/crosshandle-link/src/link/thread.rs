@@ -7,6 +7,7 @@ use crate::control::handshake;
 use crate::control::message::{Failure, Hello, Message, refusal};
 use crate::error::{Error, Result};
 use crate::tuning::{HANDSHAKE_TIMEOUT, REDIAL_INTERVAL, REDIALS_PER_KEEP_ALIVE};
+use crate::wait::poll_since;
 use crosshandle::adapter_support::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -33,8 +34,9 @@ pub(crate) fn start(name: &'static str, run: impl FnOnce() + Send + 'static) -> 
 
 /// The main function of the link's thread. It exchanges messages with the peer until the link ends.
 pub(crate) fn listen(session: &Arc<Session>) {
+    let mut used = Instant::now();
     loop {
-        if let Err(error) = listen_once(session) {
+        if let Err(error) = listen_once(session, &mut used) {
             let says_bye = !matches!(error, Error::Ended { .. });
             let error = match error {
                 error @ Error::Ended { .. } => error,
@@ -46,7 +48,9 @@ pub(crate) fn listen(session: &Arc<Session>) {
     }
 }
 
-fn listen_once(session: &Arc<Session>) -> Result<()> {
+/// Handles what has arrived, or sleeps until something arrives. `used` is the time of the last
+/// message.
+fn listen_once(session: &Arc<Session>, used: &mut Instant) -> Result<()> {
     let agenda = session.agenda()?;
     if agenda.dials {
         let dialler = Arc::clone(session);
@@ -94,7 +98,13 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
         tv_sec: left.as_secs() as i64,
         tv_nsec: left.subsec_nanos().into(),
     };
-    match poll(&mut descriptors, Some(&timeout)) {
+    let polled = poll_since(*used, || {
+        match poll(&mut descriptors, Some(&Timespec::default())) {
+            Ok(0) | Err(Errno::INTR) => None,
+            result => Some(result),
+        }
+    });
+    match polled.unwrap_or_else(|| poll(&mut descriptors, Some(&timeout))) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(errno) => return Err(Error::os("polling")(errno)),
     }
@@ -110,6 +120,7 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
         let _ = rustix::io::read(session.wake_fd(), &mut [0; 8]);
     }
     if has_socket || is_woken {
+        *used = Instant::now();
         exchange(session)?;
     }
     if has_signals {

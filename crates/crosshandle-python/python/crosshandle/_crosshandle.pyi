@@ -585,7 +585,7 @@ class Channel:
         producers: int = 1,
         consumers: int = 1,
         reserved: int = 2,
-        held: int = 4,
+        held: int | None = None,
         awaits_producers: bool = False,
         name: str | None = None,
     ) -> Channel: ...
@@ -922,12 +922,33 @@ def pack_shared(
 ) -> tuple[bytes, Memory | None]:
     """Encodes arrays, and the structure that contains them (such as a dict of lists), as bytes."""
 
+def pack_foreign(
+    context: Context, owner: Context, values: list[Any], *, event: tuple[EventHandle, int] | None = None
+) -> tuple[bytes, list[Array], Memory | None] | None:
+    """Encodes a list of other libraries' arrays that are all on the device of `owner`. Returns None
+    if an array cannot be shared without a copy."""
+
 def unpack(
-    context: Context | None, data: bytes, *, writable: bool = True, timeout: float | None = None
+    context: Context | None,
+    data: bytes,
+    *,
+    writable: bool = True,
+    timeout: float | None = None,
+    keep_events: bool = False,
 ) -> tuple[str, list[Array]]:
     """Decodes a bundle and opens its arrays' memory. Without `context`, the memory is opened in the
     default context for each array's device. Returns the structure and the arrays. `timeout` is the
-    maximum number of seconds of each wait for another process."""
+    maximum number of seconds of each wait for another process. With `keep_events`, keeps the
+    bundle's events open, which must be events that this process never signals."""
+
+def adopted_queue(device: int, stream: int) -> Queue | None:
+    """Returns the cached queue for a stream of a CUDA device, or None."""
+
+def keep_adopted(device: int, stream: int, queue: Queue) -> None:
+    """Adds a queue to the cache of queues for streams."""
+
+def forget_adopted() -> None:
+    """Drops all queues in the cache of queues for streams."""
 
 def unpack_copied(
     data: bytes, fetch: Callable[[MemoryHandle, int, int], Memory], wait: Callable[[EventHandle, int], object]

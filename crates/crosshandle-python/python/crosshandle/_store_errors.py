@@ -18,6 +18,15 @@ class NoSuchNameError(StoreError, LookupError):
     """The holder has no object with this name."""
 
 
+class NameTakenError(StoreError, FileExistsError):
+    """The name is in use. Publish the next version of the name, or take another name."""
+
+
+class NoRoomError(StoreError, MemoryError):
+    """The holder has no room for more names or memory. The message says which of its limits was
+    reached."""
+
+
 class NotAllowedError(StoreError, PermissionError):
     """The name requires a token that the program did not pass, or the holder belongs to another
     user."""

@@ -92,11 +92,19 @@ def arrange(tree: Any, leaves: Leaves) -> str:
     if type(tree) is Array:
         leaves.append(tree)
         return "null"
+    if type(tree) is list and all(_kinds.get(type(part)) == _LEAF for part in tree):
+        leaves.extend(tree)
+        return _flat(len(tree))
     try:
         return json.dumps(_arranged(tree, leaves, 0), separators=(",", ":"))
     except _Refused as refused:
         path = _path(tree, refused.value)
         raise refused.kind(refused.text if path in (None, "tree") else f"{path} is {refused.text}") from None
+
+
+def _flat(count: int) -> str:
+    """Returns the structure of a list of arrays."""
+    return f"[{','.join(['null'] * count)}]"
 
 
 class _Refused(Exception):
@@ -241,6 +249,8 @@ def rearrange(structure: str, arrays: list[Array]) -> Any:
     structure is invalid."""
     if structure == "null" and len(arrays) == 1:
         return arrays[0]
+    if structure == _flat(len(arrays)):
+        return list(arrays)
     rest = iter(arrays)
     try:
         parsed = json.loads(structure)

@@ -27,6 +27,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +43,7 @@ from ray.experimental.rdt.tensor_transport_manager import (
 )
 
 from . import _trees, link
-from ._crosshandle import Context, EventHandle, Memory, MemoryHandle, unpack_copied
+from ._crosshandle import Context, Event, EventHandle, Memory, MemoryHandle, unpack_copied
 from ._errors import (
     CommandFailedError,
     Error,
@@ -50,7 +53,7 @@ from ._errors import (
     TimedOutError,
     WrongHostError,
 )
-from ._sharing import Bundle, _context_of, default_context, open, share
+from ._sharing import Bundle, _context_of, default_context, open_list, share_list
 
 NAME = "crosshandle"
 NUMPY_NAME = "crosshandle_numpy"
@@ -67,6 +70,12 @@ again, which fails at once if the sender has died."""
 
 _LINKS_OF_A_FETCH = 3
 """Number of links that a fetch from another machine uses if links end during the fetch."""
+
+_LINKS_INTERVAL = 5.0
+"""Interval in seconds at which a sender drops links that have ended."""
+
+_EVENTS = 64
+"""Maximum number of streams for which a process keeps an event."""
 
 _ABORTED_OBJECTS = 4096
 """Maximum number of aborted objects that a process remembers."""
@@ -102,38 +111,53 @@ class _Links:
         """Returns the address and the token with which other machines reach memory of a device."""
         with self._lock:
             if device not in self._listeners:
-                token = link.new_token()
+                token, host = link.new_token(), ray.util.get_node_ip_address()
                 listener = link.listen(
-                    f"{ray.util.get_node_ip_address()}:0",
+                    f"[{host}]:0" if ":" in host else f"{host}:0",
                     context=default_context(device),
                     token=token,
                     data="tls",
                     keep_alive=LINK_KEEP_ALIVE,
                 )
-                threading.Thread(target=self._accept, args=(listener,), name="xhray-accept", daemon=True).start()
+                arguments = (device, listener)
+                threading.Thread(target=self._accept, args=arguments, name="xhray-accept", daemon=True).start()
                 self._listeners[device] = listener.address, token
             return self._listeners[device]
 
-    @staticmethod
-    def _accept(listener: link.Listener) -> None:
+    def _accept(self, device: str, listener: link.Listener) -> None:
+        """Keeps links from other machines until they end."""
         accepted: list[link.Link] = []
-        while True:
-            accepted.append(listener.accept())
-            accepted = [one for one in accepted if one.ended is None]
+        try:
+            while True:
+                try:
+                    accepted.append(listener.accept(_LINKS_INTERVAL))
+                except TimedOutError:
+                    pass
+                accepted = [one for one in accepted if one.ended is None]
+        finally:
+            # The next object gets a new listener. Nobody would accept links at this address.
+            with self._lock:
+                self._listeners.pop(device, None)
+            listener.close()
 
-    def connected(self, address: str, token: str, context: Context) -> link.Link:
+    def connected(self, address: str, token: str, context: Context, timeout: float) -> link.Link:
         """Returns a link whose local memory is in a context."""
         key = address, context.device.name
         with self._lock:
+            self._connected = {other: one for other, one in self._connected.items() if one.ended is None}
             known = self._connected.get(key)
-        if known is not None and known.ended is None:
+        if known is not None:
             return known
+        timeout = min(timeout, ABORT_INTERVAL * 5)
         made = link.connect(
-            address, context=context, token=token, data="tls", keep_alive=LINK_KEEP_ALIVE, timeout=ABORT_INTERVAL * 5
+            address, context=context, token=token, data="tls", keep_alive=LINK_KEEP_ALIVE, timeout=timeout
         )
         with self._lock:
-            self._connected[key] = made
-        return made
+            known = self._connected.setdefault(key, made)
+        if known is not made:
+            # Another thread has connected meanwhile.
+            made.close()
+        return known
 
 
 _links = _Links()
@@ -206,8 +230,8 @@ class _Transport(TensorTransportManager):
             self._check(obj_id)
             try:
                 if is_linked:
-                    return self._copied(obj_id, metadata)
-                return open(metadata.bundle, timeout=ABORT_INTERVAL)
+                    return self._copied(obj_id, metadata, deadline)
+                return open_list(metadata.bundle, ABORT_INTERVAL)
             except TimedOutError:
                 if time.monotonic() > deadline:
                     raise
@@ -233,31 +257,38 @@ class _Transport(TensorTransportManager):
                 del self._aborted[obj_id]
                 raise TransferAbortedError(f"Ray has aborted the fetch of {obj_id}")
 
-    def _copied(self, obj_id: str, metadata: Metadata) -> Any:
-        def until(event: Any, number: int) -> None:
+    def _copied(self, obj_id: str, metadata: Metadata, deadline: float) -> Any:
+        """Returns copies of an object's arrays. Raises `TimedOutError` after the deadline."""
+
+        def left() -> float:
+            self._check(obj_id)
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
+                raise TimedOutError(f"the sender at {metadata.address} did not send {obj_id} in time")
+            return seconds
+
+        def until(event: Event, number: int) -> None:
             """Waits for a signal, until Ray aborts the fetch."""
             while True:
-                self._check(obj_id)
                 try:
-                    event.wait_value(number, timeout=ABORT_INTERVAL)
-                    return
+                    return event.wait_value(number, timeout=min(ABORT_INTERVAL, left()))
                 except TimedOutError:
-                    pass
+                    left()
+
+        def linked(context: Context) -> link.Link:
+            return _links.connected(metadata.address, metadata.token, context, left())
 
         def fetch(handle: MemoryHandle, offset: int, nbytes: int) -> Memory:
             context = _context_of(handle.backend, handle.device_uuid)
-            linked = _links.connected(metadata.address, metadata.token, context)
             own, done = context.allocate(nbytes), context.event()
-            remote = linked.open_memory(handle, writable=False, timeout=FETCH_TIMEOUT)
-            remote.copy_to(own, offset=offset, nbytes=nbytes, queue=context.queue(), signal=done)
-            until(done, 1)
+            with _closed(linked(context).open_memory(handle, writable=False, timeout=left())) as remote:
+                remote.copy_to(own, offset=offset, nbytes=nbytes, queue=context.queue(), signal=done)
+                until(done, 1)
             return own
 
         def wait(handle: EventHandle, number: int) -> None:
-            linked = _links.connected(metadata.address, metadata.token, default_context())
-            remote = linked.open_event(handle, timeout=FETCH_TIMEOUT)
-            until(remote.mirror, number)
-            remote.close()
+            with _closed(linked(default_context()).open_event(handle, timeout=left())) as remote:
+                until(remote.mirror, number)
 
         try:
             structure, arrays = unpack_copied(metadata.bundle, fetch, wait)
@@ -298,6 +329,41 @@ class _Transport(TensorTransportManager):
         raise NotImplementedError
 
 
+@contextmanager
+def _closed(remote: Any) -> Iterator[Any]:
+    """Closes an object of another machine at the end of a `with` block."""
+    try:
+        yield remote
+    finally:
+        remote.close()
+
+
+class _Signals:
+    """An event for each stream. The objects of a stream share the event, and each has a number."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: OrderedDict[tuple[int, int], Event] = OrderedDict()
+
+    def after(self, device: Any) -> tuple[Event, int]:
+        """Signals the event of a device's current stream, after the work that is submitted to it.
+        Returns the event and the signal's number."""
+        import torch
+
+        stream = torch.cuda.current_stream(device)
+        key = device.index, stream.cuda_stream
+        with self._lock:
+            event = self._events.pop(key, None) or default_context(f"cuda:{device.index}").event()
+            self._events[key] = event
+            # Bundles keep the events that they need.
+            surplus = self._events.popitem(last=False) if len(self._events) > _EVENTS else None
+        del surplus
+        return event, event.signal(stream)
+
+
+_signals = _Signals()
+
+
 def _device_name(array: Any) -> str:
     """Returns the name of an array's device."""
     device = getattr(array, "device", "cpu")
@@ -312,13 +378,9 @@ class TorchTransport(_Transport):
         device = arrays[0].device
         if any(one.device != device for one in arrays):
             raise ValueError("all tensors of an object must be on the same device")
-        event = None
-        if device.type == "cuda":
-            import torch
-
-            event = default_context(f"cuda:{device.index}").event()
-            event.signal(torch.cuda.current_stream(device))
-        return share([one.detach() for one in arrays], copy=True, event=event), device.type
+        event, number = _signals.after(device) if device.type == "cuda" else (None, None)
+        tensors = [one.detach() if one.requires_grad else one for one in arrays]
+        return share_list(tensors, _device_name(arrays[0]), event, number), device.type
 
     def _native(self, array: Any) -> Any:
         return array.torch()
@@ -333,7 +395,7 @@ class NumpyTransport(_Transport):
     _name = NUMPY_NAME
 
     def _shared(self, arrays: list[Any]) -> tuple[Bundle, str]:
-        return share(arrays, copy=True), "cpu"
+        return share_list(arrays, "host", None, None), "cpu"
 
     def _native(self, array: Any) -> Any:
         return array.numpy()

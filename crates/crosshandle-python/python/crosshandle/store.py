@@ -21,20 +21,32 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from types import TracebackType
 from typing import Any, NamedTuple, Union
 
 from . import _crosshandle as _rust
 from . import _storages
 from ._crosshandle import Array
-from ._store_errors import AddressTakenError, NoHolderError, NoSuchNameError, NotAllowedError, StoreError, TornUpdateError, WrongContentsError
+from ._store_errors import (
+    AddressTakenError,
+    NameTakenError,
+    NoHolderError,
+    NoRoomError,
+    NoSuchNameError,
+    NotAllowedError,
+    StoreError,
+    TornUpdateError,
+    WrongContentsError,
+)
 
 __all__ = [
     "AddressTakenError",
     "Held",
     "Model",
+    "NameTakenError",
     "NoHolderError",
+    "NoRoomError",
     "NoSuchNameError",
     "NotAllowedError",
     "Published",
@@ -290,25 +302,35 @@ class Model:
             raise KeyError(name)
         framework = framework or self._framework
         if framework in ("torch", "pt"):
-            return self._torch([name])[name]
-        if self._placed and framework == "numpy":
-            return self._numpy(name)
+            return self._torch([name], self._torch_view())[name]
+        if framework == "numpy" and (self._placed or self.device.startswith("host")):
+            return self._numpy([name], self._numpy_view())[name]
         if self._placed:
-            raise ValueError(
-                "a model with a place supports only torch and NumPy tensors: arrays of other libraries would keep it awake"
-            )
-        dtype = self._tensors[name][0]
-        array: Array = self._model.array(name, _named(name, dtype))
-        if framework == "crosshandle":
-            return array
-        return getattr(array, framework)()
+            raise ValueError(_ONLY_WITHOUT_PLACE)
+        return self._array(self._model, name, framework)
 
-    def state_dict(self, framework: str | None = None) -> dict[str, Any]:
-        """Returns a dict of all tensors by name, without copying their bytes. `framework` has the
-        same meaning as for `get_tensor`."""
-        if (framework or self._framework) in ("torch", "pt"):
-            return self._torch(self._tensors)
-        return {name: self.get_tensor(name, framework) for name in self._tensors}
+    def _array(self, model: _rust.StoreModel, name: str, framework: str) -> Any:
+        array: Array = model.array(name, _named(name, self._tensors[name][0]))
+        return array if framework == "crosshandle" else getattr(array, framework)()
+
+    def state_dict(self, framework: str | None = None) -> Mapping[str, Any]:
+        """Returns all tensors by name, without copying their bytes. `framework` has the same
+        meaning as for `get_tensor`.
+
+        The mapping creates each tensor when it is used first. It keeps the memory mapped as a
+        tensor does, also after `close`.
+        """
+        framework = framework or self._framework
+        if framework in ("torch", "pt"):
+            every = self._torch_view()
+            return _Tensors(self._tensors, lambda names: self._torch(names, every))
+        if framework == "numpy" and (self._placed or self.device.startswith("host")):
+            bytes_ = self._numpy_view()
+            return _Tensors(self._tensors, lambda names: self._numpy(names, bytes_))
+        model = self._model
+        if self._placed:
+            raise ValueError(_ONLY_WITHOUT_PLACE)
+        return _Tensors(self._tensors, lambda names: {name: self._array(model, name, framework) for name in names})
 
     def _view(self, kind: str, make: Callable[[], Any]) -> Any:
         with self._lock:
@@ -323,21 +345,26 @@ class Model:
         assert address is not None
         return _View(self._model, address, self.nbytes, self.device, read_only)
 
-    def _numpy(self, name: str) -> Any:
+    def _numpy_view(self) -> Any:
         import numpy
 
-        dtype, shape, offset, nbytes = self._tensors[name]
-        called = _named(name, dtype)
-        try:
-            kind = numpy.dtype(called)
-        except TypeError:
-            import ml_dtypes
+        return self._view("numpy", lambda: numpy.asarray(self._kept_view(True)))
 
-            kind = numpy.dtype(getattr(ml_dtypes, called))
-        every = self._view("numpy", lambda: numpy.asarray(self._kept_view(True)))
-        return every[offset : offset + nbytes].view(kind).reshape(shape)
+    def _numpy(self, names: Iterable[str], every: Any) -> dict[str, Any]:
+        import numpy
 
-    def _torch(self, names: Iterable[str]) -> dict[str, Any]:
+        kinds: dict[str, Any] = {}
+        tensors = {}
+        for name in names:
+            dtype, shape, offset, nbytes = self._tensors[name]
+            kind = kinds.get(dtype)
+            if kind is None:
+                kind = kinds[dtype] = _numpy_dtype(_named(name, dtype))
+            # A tensor without elements may be at the end of the memory.
+            tensors[name] = numpy.ndarray(shape, kind, every, offset if nbytes else 0)
+        return tensors
+
+    def _torch_view(self) -> Any:
         import torch
 
         def make() -> Any:
@@ -347,7 +374,11 @@ class Model:
                 return torch.from_numpy(numpy.asarray(self._kept_view(False)))
             return torch.as_tensor(self._kept_view(False), device=self.device)
 
-        every = self._view("torch", make)
+        return self._view("torch", make)
+
+    def _torch(self, names: Iterable[str], every: Any) -> dict[str, Any]:
+        import torch
+
         # One view of all bytes for each element type, so that each tensor takes one call of torch.
         typed: dict[str, Any] = {}
         tensors = {}
@@ -469,6 +500,52 @@ class Model:
         name, version, hash, device, nbytes, _ = self._opened.describe()
         tensors = f"{len(self)} tensors, {nbytes} bytes on {device}"
         return f"<crosshandle.store.Model {name} version {version}: {tensors}, {hash[:8]}…>"
+
+
+_ONLY_WITHOUT_PLACE = (
+    "a model with a place supports only torch and NumPy tensors: arrays of other libraries would keep it awake"
+)
+
+
+class _Tensors(Mapping[str, Any]):
+    """The tensors of a model by name, created when they are used first."""
+
+    def __init__(self, names: Mapping[str, Any], make: Callable[[Iterable[str]], dict[str, Any]]):
+        self._names = names
+        self._make = make
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        tensor = self._made.get(name)
+        if tensor is None:
+            if name not in self._names:
+                raise KeyError(name)
+            tensor = self._made.setdefault(name, self._make([name])[name])
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def _all(self) -> dict[str, Any]:
+        """Creates the missing tensors together, which is faster than one by one."""
+        if len(self._made) < len(self._names):
+            self._made = {**self._make(self._names), **self._made}
+        return self._made
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._all().items()
+
+    def values(self) -> ValuesView[Any]:
+        return self._all().values()
+
+    def __repr__(self) -> str:
+        return f"<tensors of a model: {', '.join(list(self)[:3])}{', …' if len(self) > 3 else ''}>"
 
 
 class Updater:
@@ -744,6 +821,17 @@ def _named(name: str, dtype: str) -> str:
     if dtype not in _DTYPES:
         raise TypeError(f"the tensor {name} has elements of {dtype}, which no array library knows")
     return _DTYPES[dtype]
+
+
+def _numpy_dtype(dtype: str) -> Any:
+    import numpy
+
+    try:
+        return numpy.dtype(dtype)
+    except TypeError:
+        import ml_dtypes
+
+        return numpy.dtype(getattr(ml_dtypes, dtype))
 
 
 def _files(files: Files) -> list[str]:

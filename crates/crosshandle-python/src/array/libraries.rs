@@ -101,20 +101,32 @@ impl Array {
     pub(super) fn torch_of<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let own = slf.get();
-        let is_ready = own.is_ready();
-        if is_ready && let Some(tensor) = torch_tensor(py, || dlpack::managed(own, false))? {
+        if !own.is_ready() {
+            own.order_before_torch(py)?;
+        }
+        // The order with the device's current stream is established. Neither of the following ways
+        // asks for the device or for a stream, which would take most of the time.
+        if let Some(tensor) = torch_tensor(py, || dlpack::managed(own, false))? {
             return Ok(tensor);
         }
         let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
-        if is_ready {
-            // Pass an unversioned capsule instead of the array. torch then does not query the
-            // device and the stream, which takes most of the time.
-            return from_dlpack.call1((dlpack::unversioned(py, own)?,));
+        from_dlpack.call1((dlpack::unversioned(py, own)?,))
+    }
+
+    /// Makes torch's current stream of the array's device wait until the bytes are ready. Waits on
+    /// the host if the device has no CUDA streams.
+    fn order_before_torch(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.is_cuda() {
+            return self.wait_ready(py, None);
         }
-        match own.read_only {
-            true => from_dlpack.call1((dlpack::NeverWritten(slf.clone().unbind()),)),
-            false => from_dlpack.call1((slf,)),
+        let (_, number) = dlpack::device(&self.memory);
+        let cuda = py.import("torch")?.getattr("cuda")?;
+        let stream = cuda.call_method1("current_stream", (number,))?;
+        for signal in self.ready.pending() {
+            let event = Bound::new(py, signal.event())?;
+            crate::streams::wait(&event, &stream, Some(signal.value()))?;
         }
+        Ok(())
     }
 
     /// Waits until the bytes are ready, and calls a function in `crosshandle._libraries.usm` with

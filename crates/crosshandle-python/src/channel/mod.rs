@@ -244,7 +244,7 @@ fn holder(socket_dir: Option<PathBuf>, token: Option<String>) -> Holder {
 #[pymethods]
 impl Channel {
     #[new]
-    #[pyo3(signature = (shape = None, dtype = None, *, slot_size = None, depth = 8, device = None, broadcast = false, drop_oldest = false, producers = 1, consumers = 1, reserved = 2, held = 4, awaits_producers = false, name = None))]
+    #[pyo3(signature = (shape = None, dtype = None, *, slot_size = None, depth = 8, device = None, broadcast = false, drop_oldest = false, producers = 1, consumers = 1, reserved = 2, held = None, awaits_producers = false, name = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "most have defaults and are given by name"
@@ -261,7 +261,7 @@ impl Channel {
         producers: u8,
         consumers: u8,
         reserved: u8,
-        held: u8,
+        held: Option<u8>,
         awaits_producers: bool,
         name: Option<String>,
     ) -> PyResult<Self> {
@@ -282,8 +282,10 @@ impl Channel {
             .producers(producers)
             .consumers(consumers)
             .reserved(reserved)
-            .held(held)
             .awaits_producers(awaits_producers);
+        if let Some(held) = held {
+            options = options.held(held);
+        }
         if broadcast {
             options = options.delivery(Delivery::Broadcast);
         }

@@ -6,11 +6,12 @@ mod notifier;
 pub(crate) use device::{DeviceEvent, device_header};
 pub(crate) use notifier::Notifier;
 
-use crate::context::{default_context, streams};
+use crate::context::default_context;
 use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
 use crate::interrupt;
 use crate::memory::pending;
+use crate::streams;
 use crosshandle::event::EventSet;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -115,8 +116,7 @@ impl Event {
         let Some(stream) = stream else {
             return Ok(event.signal().map_err(Failure::from)?);
         };
-        let number = streams(slf.py())?.call_method1("signal", (slf, stream))?;
-        number.extract()
+        streams::signal(slf, stream)
     }
 
     /// Makes a stream wait for signal `value` before it runs work that is submitted later.
@@ -131,8 +131,7 @@ impl Event {
         stream: &Bound<'_, PyAny>,
         value: Option<u64>,
     ) -> PyResult<()> {
-        streams(slf.py())?.call_method1("wait", (slf, stream, value))?;
-        Ok(())
+        streams::wait(slf, stream, value)
     }
 
     /// Completes all signals up to number `value` at once.

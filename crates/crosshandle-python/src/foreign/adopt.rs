@@ -75,27 +75,41 @@ pub(crate) fn adopt_all<'py>(
     if arrays.len() != owners.len() {
         return Err(PyValueError::new_err("each array has an owner"));
     }
-    let mut results: Vec<Option<Bound<'py, PyAny>>> = vec![None; arrays.len()];
-    let refusal = |error: Error| {
-        exception(py, &error)
-            .into_value(py)
-            .into_bound(py)
-            .into_any()
-    };
+    let arrays = Vec::from_iter(arrays.iter().map(Bound::get));
+    let adopted = adopt(py, context, &arrays, &owners)?;
+    let results = adopted.into_iter().map(|result| {
+        Ok(match result {
+            Ok(array) => Bound::new(py, array)?.into_any(),
+            Err(error) => error.into_value(py).into_bound(py).into_any(),
+        })
+    });
+    results.collect()
+}
+
+/// Creates arrays as [`adopt_all`] does. The slices have the same length.
+pub(crate) fn adopt(
+    py: Python<'_>,
+    context: &Context,
+    arrays: &[&Foreign],
+    owners: &[Py<PyAny>],
+) -> PyResult<Vec<PyResult<Array>>> {
+    let mut results: Vec<Option<PyResult<Array>>> = Vec::new();
+    results.resize_with(arrays.len(), || None);
+    let refusal = |error: &Error| Err(exception(py, error));
     owners::let_go_now();
     let mut groups: Vec<Group> = Vec::new();
     // The order is by address, so that arrays in the same memory are adjacent.
     let mut order = Vec::from_iter(0..arrays.len());
-    order.sort_unstable_by_key(|place| arrays[*place].get().first);
+    order.sort_unstable_by_key(|place| arrays[*place].first);
     for place in order {
-        let foreign = arrays[place].get();
+        let foreign = arrays[place];
         if foreign.len == 0 {
             let layout = Layout {
                 offset: 0,
                 ..foreign.layout.clone()
             };
             let empty = Array::of(context.nothing(py)?, layout, foreign.read_only)?;
-            results[place] = Some(Bound::new(py, empty)?.into_any());
+            results[place] = Some(Ok(empty));
             continue;
         }
         let (first, end) = (foreign.first, foreign.first + foreign.len);
@@ -109,7 +123,7 @@ pub(crate) fn adopt_all<'py>(
                 let last = groups.last_mut().expect("found, or just added");
                 last.members.push(place);
             }
-            Err(error) => results[place] = Some(refusal(error)),
+            Err(error) => results[place] = Some(refusal(&error)),
         }
     }
     for group in groups {
@@ -132,11 +146,11 @@ pub(crate) fn adopt_all<'py>(
             }
         };
         for place in group.members {
-            let foreign = arrays[place].get();
+            let foreign = arrays[place];
             let shared = match &shared {
                 Ok(shared) => Arc::clone(shared),
                 Err(error) => {
-                    results[place] = Some(refusal(error.clone()));
+                    results[place] = Some(refusal(error));
                     continue;
                 }
             };
@@ -144,10 +158,7 @@ pub(crate) fn adopt_all<'py>(
                 offset: foreign.layout.offset + (foreign.first - group.start),
                 ..foreign.layout.clone()
             };
-            results[place] = Some(match Array::of(shared, layout, foreign.read_only) {
-                Ok(array) => Bound::new(py, array)?.into_any(),
-                Err(error) => error.into_value(py).into_bound(py).into_any(),
-            });
+            results[place] = Some(Array::of(shared, layout, foreign.read_only));
         }
     }
     Ok(results

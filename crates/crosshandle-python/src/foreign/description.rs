@@ -48,7 +48,7 @@ pub(crate) struct Foreign {
     pub(crate) layout: Layout,
     pub(super) read_only: bool,
     /// The object that keeps the bytes alive.
-    pub(super) owner: Py<PyAny>,
+    pub(crate) owner: Py<PyAny>,
 }
 
 impl Foreign {

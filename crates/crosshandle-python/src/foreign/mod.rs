@@ -22,7 +22,7 @@ mod interface;
 pub(crate) mod owners;
 mod torch;
 
-pub(crate) use adopt::{Wholes, adopt_all, laid_over};
+pub(crate) use adopt::{Wholes, adopt, adopt_all, laid_over};
 pub(crate) use bytes::Bytes;
 pub(crate) use copy::{copied, copied_array, copied_to_slot, filled, moved, submitted_to_slot};
 pub(crate) use description::{Foreign, Place, describe};

@@ -6,9 +6,10 @@ use super::exchange;
 use crate::array::Dtype;
 use crate::array::arguments::Sizes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 
 /// Returns torch's tensor class, or `None` if the program has not imported torch.
 fn class(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyAny>>> {
@@ -39,8 +40,10 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     if !value.is_instance(class)? {
         return Ok(None);
     }
+    let py = value.py();
+    let is_true = |name: &Bound<'_, PyString>| value.call_method0(name)?.is_truthy();
     // DLPack cannot express a negated or a conjugated tensor.
-    if value.call_method0("is_neg")?.is_truthy()? || value.call_method0("is_conj")?.is_truthy()? {
+    if is_true(intern!(py, "is_neg"))? || is_true(intern!(py, "is_conj"))? {
         return Err(PyValueError::new_err(
             "this tensor is a view that torch negates or conjugates when it reads: share \
              tensor.resolve_conj().resolve_neg()",
@@ -48,7 +51,7 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     }
     // Hold the tensor's current storage, not the tensor: the program may assign another storage to
     // the tensor later.
-    let owner = value.call_method0("untyped_storage")?.unbind();
+    let owner = value.call_method0(intern!(py, "untyped_storage"))?.unbind();
     let described = exchange::describe(value, class, &owner)?;
     described
         .map_or_else(|| by_attributes(value, owner), Ok)

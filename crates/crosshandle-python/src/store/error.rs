@@ -49,6 +49,8 @@ fn exception_of(py: Python<'_>, error: &Error) -> PyErr {
         Error::Crosshandle(crosshandle::Error::Holder { fault, .. }) => match fault {
             HolderFault::NoHolder => "NoHolderError",
             HolderFault::NoSuchName => "NoSuchNameError",
+            HolderFault::NameTaken => "NameTakenError",
+            HolderFault::NoRoom => "NoRoomError",
             HolderFault::NotAllowed => "NotAllowedError",
             _ => "StoreError",
         },

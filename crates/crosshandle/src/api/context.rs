@@ -11,6 +11,7 @@ use crosshandle_handle::{EventHandle, HandleKind, MemoryHandle};
 use crosshandle_ipc::{OpenDeadline, late_completion};
 use crosshandle_os::threads::driver_jobs;
 use crosshandle_types::error::Result;
+use crosshandle_types::sync::Deadline;
 use crosshandle_types::{Access, AllocationOptions, QueueOrder, observe};
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
@@ -267,14 +268,36 @@ impl Context {
     /// As [`open_memory`](Self::open_memory), for the first handle that cannot be opened. No memory
     /// stays open then.
     pub fn open_memories(&self, handles: &[MemoryHandle], access: Access) -> Result<Vec<Memory>> {
+        self.open_each_by(handles, access, || self.core().deadline())
+    }
+
+    /// Opens the memory of several handles as [`open_memories`](Self::open_memories) does, but
+    /// waits for other processes for at most `timeout` in all.
+    ///
+    /// # Errors
+    /// As [`open_memories`](Self::open_memories). Also
+    /// [`Error::TimedOut`](crate::Error::TimedOut).
+    pub fn open_memories_timeout(
+        &self,
+        handles: &[MemoryHandle],
+        access: Access,
+        timeout: Duration,
+    ) -> Result<Vec<Memory>> {
+        let deadline = Deadline::after(timeout);
+        self.open_each_by(handles, access, || OpenDeadline::after(deadline.timeout()))
+    }
+
+    fn open_each_by(
+        &self,
+        handles: &[MemoryHandle],
+        access: Access,
+        by: impl Fn() -> OpenDeadline,
+    ) -> Result<Vec<Memory>> {
         let _mapped = (handles.len() > 1).then(|| {
             let fields: Vec<_> = handles.iter().map(MemoryHandle::fields).collect();
-            self.core().map_ahead(&fields, access)
+            self.core().map_ahead(&fields, access, &by())
         });
-        let open = |handle| match access {
-            Access::ReadWrite => self.open_memory(handle),
-            Access::ReadOnly => self.open_memory_read_only(handle),
-        };
+        let open = |handle| self.open_by(handle, access, &by());
         handles.iter().map(open).collect()
     }
 

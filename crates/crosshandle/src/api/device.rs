@@ -28,6 +28,14 @@ impl Device {
             .collect()
     }
 
+    /// Returns the devices of one backend that this process can use. Loads no driver of another
+    /// backend.
+    pub fn of(backend: BackendKind) -> Vec<Self> {
+        let found = backends::of(backend).map(|backend| backend.devices());
+        let found = found.into_iter().flatten();
+        found.map(|inner| Self { inner }).collect()
+    }
+
     /// Returns the device with a name. The name is a backend (`host`, `cuda`, `level_zero`),
     /// optionally followed by a colon and the device's number (`cuda:1`). Without a number, the
     /// name means the backend's first device.

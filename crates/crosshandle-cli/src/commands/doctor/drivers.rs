@@ -21,7 +21,17 @@ pub(super) fn host_kernels() -> Check {
     }
 }
 
+#[cfg(not(feature = "links"))]
+pub(super) fn ucx() -> Check {
+    Check::note(
+        "UCX, for links",
+        "this program was built without links",
+        "build it with the Cargo feature `links`",
+    )
+}
+
 /// Checks UCX, which moves memory between hosts. Loads UCX.
+#[cfg(feature = "links")]
 pub(super) fn ucx() -> Check {
     let name = "UCX, for links";
     let found = crosshandle_link::ucx().and_then(|ucx| {

@@ -18,6 +18,7 @@ use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::{Condvar, Deadline, Mutex};
 use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,10 @@ const DISCARD_WAIT: Duration = Duration::from_secs(10);
 /// exporter's sleeping thread needs about this long to wake up. Requests to a busy exporter waste
 /// this much processor time.
 const REPLY_SPIN: Duration = Duration::from_micros(60);
+/// The same time on a machine with [`MANY_CPUS`]. An exporter also needs time to prepare a new
+/// importer's files.
+const LONG_REPLY_SPIN: Duration = Duration::from_micros(250);
+const MANY_CPUS: usize = 8;
 
 /// Interval at which an importer that waits for a reply checks whether the exporter is dead,
 /// although its socket is still open. Another process may have a copy of the socket. Each check
@@ -574,10 +579,15 @@ const REPLY_YIELDS: u32 = 2;
 /// Retries `attempt` without blocking for a moment, while it times out. An exporter needs some
 /// microseconds for a reply, and waking this thread would take longer.
 fn look_for_a_moment<R>(mut attempt: impl FnMut(Deadline) -> Result<R, Errno>) -> Result<R, Errno> {
-    static HAS_OTHER_CPUS: PerProcess<OnceLock<bool>> = PerProcess::new(OnceLock::new);
-    let has_others = || thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+    static CPUS: PerProcess<OnceLock<usize>> = PerProcess::new(OnceLock::new);
+    let count = || thread::available_parallelism().map_or(1, NonZero::get);
     let began = Instant::now();
-    if !HAS_OTHER_CPUS.get_or_init(has_others) {
+    let spin = match *CPUS.get_or_init(count) {
+        ..2 => Duration::ZERO,
+        2..MANY_CPUS => REPLY_SPIN,
+        MANY_CPUS.. => LONG_REPLY_SPIN,
+    };
+    if spin.is_zero() {
         let mut result = Err(Errno::TIMEDOUT);
         for _ in 0..REPLY_YIELDS {
             thread::yield_now();
@@ -590,7 +600,7 @@ fn look_for_a_moment<R>(mut attempt: impl FnMut(Deadline) -> Result<R, Errno>) -
     }
     loop {
         match attempt(Deadline::at(began)) {
-            Err(Errno::TIMEDOUT) if began.elapsed() < REPLY_SPIN => thread::yield_now(),
+            Err(Errno::TIMEDOUT) if began.elapsed() < spin => thread::yield_now(),
             result => return result,
         }
     }

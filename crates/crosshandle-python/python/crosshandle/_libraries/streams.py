@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections import OrderedDict
 from typing import Any
 
-from .._crosshandle import Context, Device, Event, Queue
+from .._crosshandle import Context, Device, Event, Queue, adopted_queue, forget_adopted, keep_adopted
 from .._errors import Error, InvalidArgumentError
 from .._sharing import default_context
-
-# Maximum number of adopted queues in the cache. If a program alternates between more streams, this
-# module adopts them again each time, which takes a few microseconds.
-_MOST = 64
 
 # The handles of the default streams, which are valid on every device.
 _DEFAULT = (0, 1)
 
 _lock = threading.Lock()
-# A cache of adopted queues, by device name and stream handle. A queue keeps the stream object
-# alive. If a program passed only a handle, the queue is not cached, because the stream may be
-# destroyed and the driver may reuse its handle. The default streams are an exception, because they
-# always exist.
-_adopted: OrderedDict[tuple[str, int], Queue] = OrderedDict()
 # Queues that this module has created, by device name. A queue that is waiting for an event is not
 # used for another wait, so that no wait is delayed by another.
 _own: dict[str, list[Queue]] = {}
@@ -36,9 +26,9 @@ _MOST_OWN = 32
 def _let_go() -> None:
     """Drops all queues when the interpreter exits, before the libraries destroy the streams."""
     with _lock:
-        queues = [_adopted.pop(key) for key in list(_adopted)]
         own = [_own.pop(device) for device in list(_own)]
-    del queues, own
+    forget_adopted()
+    del own
 
 
 def number_of(stream: Any) -> int:
@@ -98,11 +88,11 @@ def queue(stream: Any, context: Context | None = None) -> Queue:
 
 
 def _known(device: str, number: int) -> Queue | None:
-    with _lock:
-        known = _adopted.get((device, number))
-        if known is not None:
-            _adopted.move_to_end((device, number))
-        return known
+    return adopted_queue(_index(device), number)
+
+
+def _index(device: str) -> int:
+    return int(device.rpartition(":")[2])
 
 
 def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
@@ -124,14 +114,10 @@ def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
             # The stream may belong to another device.
             refused = error
             continue
-        if isinstance(stream, int) and number not in _DEFAULT:
-            return adopted
-        with _lock:
-            _adopted[device, number] = adopted
-            idle = [key for key, queue in _adopted.items() if queue.idle] if len(_adopted) > _MOST else []
-            # Remove idle queues from the cache. They are dropped after the lock is released.
-            dropped = [_adopted.pop(key) for key in idle[: len(_adopted) - _MOST]]
-        del dropped
+        # If the program passed only a handle, the queue is not cached, because the stream may be
+        # destroyed and the driver may reuse its handle. The default streams always exist.
+        if not isinstance(stream, int) or number in _DEFAULT:
+            keep_adopted(_index(device), number, adopted)
         return adopted
     assert refused is not None
     raise refused

@@ -101,9 +101,8 @@ def load_state_dict(
     model = name
     if not isinstance(model, store.Model):
         model = store.open(model, expected_hash, framework="torch", place=place)
-    tensors = {
-        key.removeprefix(prefix): model.get_tensor(key, "torch") for key in model.keys() if key.startswith(prefix)
-    }
+    whole = model.state_dict("torch")
+    tensors = {key.removeprefix(prefix): tensor for key, tensor in whole.items() if key.startswith(prefix)}
     if module is not None:
         # torch copies `requires_grad` from a replaced parameter to the new one. Clear it first,
         # because the weights are read-only, and integer tensors cannot have a gradient. A parameter

@@ -33,7 +33,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from .. import store
-from .._errors import Error
+from .._errors import Error, LimitReachedError, OutOfMemoryError
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +43,13 @@ _LS_TIMEOUT = 5.0
 
 _EVICTED_PART = 8
 """The part of its blocks that a worker removes if the holder has no room: one of this many."""
+
+_EVICTIONS = 2
+"""Number of times that a worker removes blocks for a new one. If this is not enough, other programs
+take the room."""
+
+_FULL = (store.NoRoomError, LimitReachedError, OutOfMemoryError)
+"""The errors after which a worker removes blocks."""
 
 
 @dataclass
@@ -186,17 +193,23 @@ class HolderConnector(KVConnectorBase_V1):
 
     def _publish(self, hashed: str, tensors: dict[str, Any], where: str) -> None:
         """Publishes a block. If the holder has no room, removes old blocks, and tries again."""
-        while True:
+        name = self._name(self._rank(), hashed)
+        for evictions in range(_EVICTIONS + 1):
             try:
-                name = self._name(self._rank(), hashed)
                 self._store.publish(name, tensors, device=where)
-                self._published[name] = len(self._published)
+            except store.NameTakenError:
+                # Another engine with the same settings has published the block.
                 return
-            except (Error, store.StoreError) as error:
-                # The holder may be gone, or other programs may take all of its room.
-                if isinstance(error, store.NoHolderError) or not self._evict(None):
+            except _FULL as error:
+                if evictions == _EVICTIONS or not self._evict(None):
                     _log.info("a block is not published: %s", error)
                     return
+            except (Error, store.StoreError) as error:
+                _log.info("a block is not published: %s", error)
+                return
+            else:
+                self._published[name] = len(self._published)
+                return
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         failed, self._failed = self._failed, set()

@@ -133,9 +133,9 @@ impl Channel {
     /// - The errors of [`Context::allocate`].
     pub fn create(context: &Context, options: ChannelOptions) -> Result<Self> {
         context.core().check_birth()?;
-        let shape = options.shape()?;
-        let slot_size = options.slot_size();
         let is_on_host = context.device().info().capabilities.host_memory_only;
+        let shape = options.shape(is_on_host)?;
+        let slot_size = options.slot_size();
         let layout = ItemsLayout::new(&shape, slot_size, is_on_host)
             .ok_or_else(|| Error::invalid("a channel of this size does not fit into memory"))?;
         let plan = Plan {

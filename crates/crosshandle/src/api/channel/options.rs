@@ -6,6 +6,9 @@ use crosshandle_types::error::{Error, Result};
 
 pub use crosshandle_events::channel::{Delivery, MAX_HELD, MAX_MEMBERS, WhenFull};
 
+/// Default number of items that a consumer may keep.
+const HELD: u8 = 4;
+
 /// The fixed properties of a new channel.
 #[derive(Clone, Debug)]
 #[must_use]
@@ -18,7 +21,7 @@ pub struct ChannelOptions {
     producers: u8,
     reserved: u8,
     consumers: u8,
-    held: u8,
+    held: Option<u8>,
     awaits_producers: bool,
     name: Option<String>,
 }
@@ -37,7 +40,7 @@ impl ChannelOptions {
             producers: 1,
             reserved: 2,
             consumers: 1,
-            held: 4,
+            held: None,
             awaits_producers: false,
             name: None,
         }
@@ -89,9 +92,11 @@ impl ChannelOptions {
         self
     }
 
-    /// Sets how many items a consumer may keep at the same time (default: 4).
+    /// Sets how many items a consumer may keep at the same time. The default is 4 on the host. On
+    /// other devices, it is the depth, but at least 4 and at most [`MAX_HELD`], because items that
+    /// queues release are kept until the queues have done their work.
     pub fn held(mut self, most: u8) -> Self {
-        self.held = most;
+        self.held = Some(most);
         self
     }
 
@@ -120,13 +125,17 @@ impl ChannelOptions {
         self.name.as_deref().unwrap_or("channel")
     }
 
-    pub(super) fn shape(&self) -> Result<Shape> {
+    pub(super) fn shape(&self, is_on_host: bool) -> Result<Shape> {
+        let held = self.held.unwrap_or(match is_on_host {
+            true => HELD,
+            false => self.depth.clamp(HELD.into(), MAX_HELD.into()) as u8,
+        });
         let shape = Shape::new(
             self.delivery,
             self.when_full,
             self.depth,
             (self.producers, self.reserved),
-            (self.consumers, self.held),
+            (self.consumers, held),
         );
         let shape = shape.filter(|_| self.slot_size > 0).ok_or_else(|| {
             Error::invalid(format!(

@@ -276,9 +276,13 @@ impl ContextCore {
     }
 
     /// Maps the segments of several handles together. See [`Imports::map_ahead`].
-    pub(crate) fn map_ahead(&self, handles: &[Fields], access: Access) -> Vec<Arc<Imported>> {
-        self.imports
-            .map_ahead(self, handles, access, &self.deadline())
+    pub(crate) fn map_ahead(
+        &self,
+        handles: &[Fields],
+        access: Access,
+        deadline: &OpenDeadline,
+    ) -> Vec<Arc<Imported>> {
+        self.imports.map_ahead(self, handles, access, deadline)
     }
 
     /// Records an allocation for [`find`](Self::find).

@@ -293,7 +293,9 @@ fn of_many_those_before_the_first_refused_are_mapped() {
         .collect();
     all[1].read_only = false;
     let attachment = pair.attach(&all[0]);
-    let mapped = pair.core.map_ahead(&all, Access::ReadWrite);
+    let mapped = pair
+        .core
+        .map_ahead(&all, Access::ReadWrite, &pair.core.deadline());
     let bytes: Vec<_> = mapped.iter().map(|imported| mapped_by(imported)).collect();
     assert_eq!(bytes, [Some(1)]);
     assert_eq!((pair.driver.asked(), pair.driver.mapped()), (vec![1, 2], 1));

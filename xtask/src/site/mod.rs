@@ -1,5 +1,8 @@
-//! The site: the pages of `docs/` as a book with a search, the documentation of the Rust API, and
-//! `llms.txt`.
+//! The site: the pages of `docs/` as a book with a search, the interfaces of Rust, Python and C, the
+//! help of the commands, and `llms.txt`.
+
+mod check;
+mod reference;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,14 +24,23 @@ const OUTSIDE: [(&str, &str); 5] = [
 /// Crates whose documentation is part of the site.
 const CRATES: [&str; 3] = ["crosshandle", "crosshandle-link", "crosshandle-store"];
 
-/// Builds the site in `target/site`.
-pub(crate) fn build(workspace: &Workspace) -> Result<()> {
+/// Builds the site in `target/site`, and checks it in a browser if `checked` is set.
+pub(crate) fn build(workspace: &Workspace, checked: bool) -> Result<()> {
     let cannot = |what: &str, error: io::Error| format!("cannot {what}: {error}");
     let files = style::read(workspace)?;
     let mut pages = pages(files);
     if let Some(first) = pages.get_mut("introduction.md") {
         first.push_str("\n[The Rust API](rust/crosshandle/index.html)\n");
     }
+    let generated = reference::pages(workspace)?;
+    let list: String = generated
+        .iter()
+        .map(|(file, title, _)| format!("- [{title}]({file})\n"))
+        .collect();
+    if let Some(summary) = pages.get_mut("SUMMARY.md") {
+        *summary = summary.replace("# Reference\n\n", &format!("# Reference\n\n{list}"));
+    }
+    pages.extend(generated.map(|(file, _, text)| (file.to_owned(), text)));
     let book = workspace.target.join("xtask/book");
     let source = book.join("src");
     let site = workspace.target.join("site");
@@ -66,6 +78,9 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     copy_tree(&workspace.target.join("doc"), &site.join("rust"))
         .map_err(|error| cannot("copy the documentation", error))?;
     fs::write(site.join("llms.txt"), llms(&pages)).map_err(|error| cannot("write", error))?;
+    if checked {
+        check::run(&site, &workspace.target.join("xtask/screenshots"))?;
+    }
     say(&format!("open {}", site.join("index.html").display()));
     Ok(())
 }
