@@ -94,30 +94,6 @@ def test_the_oldest_blocks_leave_a_full_holder(start: Callable[..., Program], ch
         holder.stop()
 
 
-def test_each_rank_finds_its_own_blocks(start: Callable[..., Program], holder: Holder, checkpoint: Path) -> None:
-    ranks = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
-    binding = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-
-    def engine(**more: object) -> Program:
-        settings = options(checkpoint, **{"max_model_len": 512, **ranks, **more})
-        program = start("vllm_engine.py", settings, environment=binding)
-        program.receive(START)
-        return program
-
-    first = engine(kv_transfer_config=KV)
-    expected = first.ask("generate", [LONG], 8)
-    assert len(blocks()) == 4 and len({name.split("/")[-2] for name in blocks()}) == 2
-    first.kill()
-    second = engine(kv_transfer_config=KV)
-    assert second.ask("cached", [LONG]) == [256]
-    assert second.ask("generate", [LONG], 8) == expected
-    # A block that one rank has lost is computed again by both.
-    store.rm(next(name for name in blocks() if "/1/" in name))
-    third = engine(kv_transfer_config=KV)
-    assert third.ask("generate", [LONG], 8) == expected
-    assert len(blocks()) == 4
-
-
 class Worker(HolderConnector):
     """The part of the connector that publishes blocks, without an engine."""
 
