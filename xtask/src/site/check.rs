@@ -55,6 +55,9 @@ pub(super) fn run(site: &Path, screenshots: &Path) -> Result<()> {
     if !faults.is_empty() {
         return Err(format!("the site has faults:\n  {}", faults.join("\n  ")));
     }
+    // The profile remembers the theme that the check chose last.
+    drop(check);
+    let _ = fs::remove_dir_all(&profile);
     for (size, pixels) in SIZES {
         for page in SHOWN {
             for (theme, setting) in [("light", "1"), ("dark", "0")] {

@@ -1,7 +1,8 @@
-//! The site: the pages of `docs/` as a book with a search, the documentation of the Rust API, and
-//! `llms.txt`.
+//! The site: the pages of `docs/` as a book with a search, the interfaces of Rust, Python and C, the
+//! help of the commands, and `llms.txt`.
 
 mod check;
+mod reference;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,6 +32,15 @@ pub(crate) fn build(workspace: &Workspace, checked: bool) -> Result<()> {
     if let Some(first) = pages.get_mut("introduction.md") {
         first.push_str("\n[The Rust API](rust/crosshandle/index.html)\n");
     }
+    let generated = reference::pages(workspace)?;
+    let list: String = generated
+        .iter()
+        .map(|(file, title, _)| format!("- [{title}]({file})\n"))
+        .collect();
+    if let Some(summary) = pages.get_mut("SUMMARY.md") {
+        *summary = summary.replace("# Reference\n\n", &format!("# Reference\n\n{list}"));
+    }
+    pages.extend(generated.map(|(file, _, text)| (file.to_owned(), text)));
     let book = workspace.target.join("xtask/book");
     let source = book.join("src");
     let site = workspace.target.join("site");

@@ -414,6 +414,7 @@ impl BackendQueue for CudaQueue {
             extra,
             ticket: None,
             turn: None,
+            passed: None,
         };
         let submitted = state.streams.submit(&mut pending);
         inner.publish(&state);

@@ -60,7 +60,7 @@ impl Drain {
 
     /// Joins the threads of idle lists, so that these lists release their driver objects.
     pub(crate) fn join_idle(&self) {
-        self.join_until(Deadline::now());
+        self.join_until(Deadline::expired());
     }
 
     fn join_until(&self, deadline: Deadline) {

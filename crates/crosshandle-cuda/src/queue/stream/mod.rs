@@ -4,7 +4,7 @@ mod end;
 mod submit;
 
 use super::host_function::HostFence;
-use super::in_flight::{Finished, InFlight, InFlightList};
+use super::in_flight::{Barrier, Finished, InFlight, InFlightList};
 use super::own_signals::OwnSignals;
 use crate::device::Gpu;
 use crate::driver::{CudaEvent, EventHandle, Stream, StreamHandle, WordOp};
@@ -224,18 +224,14 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Makes later work in this stream follow the latest barrier, which is given by its number and
-    /// its event.
-    pub(super) fn come_after(
-        &mut self,
-        number: u64,
-        barrier: &Option<(EventHandle, Vec<Wait>)>,
-    ) -> Result<()> {
-        if self.barrier < number
-            && let Some((event, _)) = barrier
+    /// Makes later work in this stream follow a barrier.
+    pub(super) fn come_after(&mut self, barrier: Option<&Barrier>) -> Result<()> {
+        if let Some(barrier) = barrier
+            && self.barrier < barrier.number
         {
-            self.gpu.driver().wait_for_event(self.stream, *event)?;
-            self.barrier = number;
+            let driver = self.gpu.driver();
+            driver.wait_for_event(self.stream, barrier.event.handle())?;
+            self.barrier = barrier.number;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ from lmcache.v1.platform.devices.cpu import CpuDeviceSpec
 from lmcache.v1.platform.devices.cuda import CudaDeviceSpec
 
 from .._crosshandle import Event
-from .._sharing import default_context, open
+from .._sharing import default_context
 
 TIMEOUT = 60.0
 """Maximum number of seconds that the host waits for an event."""
@@ -49,7 +49,7 @@ class EventBackend:
         return bytes(event.handle())
 
     def import_event(self, handle: bytes, device: Any) -> Event:
-        found: Event = open(handle, context=self._context(device), timeout=TIMEOUT)
+        found: Event = self._context(device).open_event(handle, timeout=TIMEOUT)
         return found
 
     def record_event(self, event: Event, stream: Any) -> None:

@@ -136,7 +136,7 @@ impl Producer {
     /// As [`reserve`](Self::reserve). Also [`Error::TimedOut`] if queues still write all free
     /// slots.
     pub fn try_reserve(&mut self) -> Result<Slot> {
-        self.reserve_by(Deadline::now())
+        self.reserve_by(Deadline::expired())
     }
 
     #[inline]
@@ -229,7 +229,7 @@ impl Producer {
     /// # Errors
     /// As [`publish`](Self::publish). Also [`Error::TimedOut`] if the channel is full.
     pub fn try_publish(&mut self, slot: Slot) -> Result<u64, Unpublished> {
-        self.publish_by(slot, Deadline::now(), 0)
+        self.publish_by(slot, Deadline::expired(), 0)
     }
 
     /// Publishes the item in a slot. The item is complete when all commands are complete that were
@@ -328,7 +328,7 @@ impl Producer {
     /// # Errors
     /// As [`send`](Self::send). Also [`Error::TimedOut`] if the channel is full.
     pub fn try_send(&mut self, bytes: &[u8]) -> Result<u64> {
-        self.send_by(bytes, Deadline::now())
+        self.send_by(bytes, Deadline::expired())
     }
 
     #[inline]

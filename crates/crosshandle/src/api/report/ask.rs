@@ -219,7 +219,7 @@ impl PendingRequest {
     fn ask(socket: &Path) -> Result<Self, (Option<u32>, SilentReason)> {
         let failed = |operation| move |errno| SilentReason::Failed(Error::os(operation)(errno));
         // Does not block, because the connection queue of a stopped process may stay full.
-        let stream = socket::connect(socket, Deadline::now()).map_err(|errno| {
+        let stream = socket::connect(socket, Deadline::expired()).map_err(|errno| {
             let reason = match errno {
                 Errno::CONNREFUSED | Errno::NOENT => SilentReason::Dead,
                 Errno::TIMEDOUT => SilentReason::Late,
@@ -252,8 +252,14 @@ impl PendingRequest {
         let mut buffer = [0; REPLY_SIZE];
         // If the exporter closed the connection without reading the request, its last reply can be
         // read only after the reset.
-        let mut receive =
-            || socket::receive_until(&self.stream, &mut buffer, FEW_DESCRIPTORS, Deadline::now());
+        let mut receive = || {
+            socket::receive_until(
+                &self.stream,
+                &mut buffer,
+                FEW_DESCRIPTORS,
+                Deadline::expired(),
+            )
+        };
         let received: Result<Received<Granted<PeerDescriptor>>, _> = match receive() {
             Err(Errno::CONNRESET) => receive(),
             received => received,
