@@ -209,7 +209,7 @@ def receiver(pipe: Any, device: str) -> None:
     torch.zeros(1, device=place)
     watch = Watch()
     pipe.send("started")
-    kept: Any = None
+    kept: dict[str, Any] = {}
     while (message := pipe.recv()) is not None:
         if message == "watch":
             watch.on_sharing()
@@ -229,7 +229,7 @@ def receiver(pipe: Any, device: str) -> None:
         pipe.recv()
         pipe.send((float(tensor[0]), float(tensor[-1]), bool((tensor == tensor[0]).all())))
         if keeps:
-            kept = tensor  # noqa: F841
+            kept[way] = tensor
         begin = time.perf_counter()
         del tensor
         watch.steps.setdefault("drop the tensor", []).append(time.perf_counter() - begin)

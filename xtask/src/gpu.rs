@@ -94,6 +94,14 @@ const INTEROP: (&str, &str, &str) = (
 );
 /// The example of a holder, with its reader in Python.
 const HOLDER: [&str; 2] = ["examples/holder/run.sh", "examples/holder/reader.py"];
+/// The example whose kernels pass frames, and the files that it needs. The machine compiles it.
+const PIPELINE: [&str; 3] = [
+    "crates/crosshandle-c/examples/pipeline.cu",
+    "crates/crosshandle-c/include/crosshandle.cuh",
+    "crates/crosshandle-c/include/crosshandle.h",
+];
+/// The library for C, as Cargo names it.
+const C_LIBRARY: (&str, &str) = ("crosshandle-c", "libcrosshandle_c.so");
 /// The kernels that the clients run on GPUs.
 const KERNELS: [&str; 2] = [
     "crates/crosshandle-cuda/src/kernels.ptx",
@@ -132,6 +140,7 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     pack_clients(workspace, &directory)?;
     pack_interop(workspace, &directory)?;
     pack_holder(workspace, &directory)?;
+    pack_pipeline(workspace, &directory)?;
     wheel::pack(workspace, &directory.join("python"))?;
     ucx::pack(workspace, &directory)?;
     pack_peers(workspace, &directory)?;
@@ -160,6 +169,24 @@ fn build(workspace: &Workspace, what: &str, packages: &[&str]) -> Result<()> {
         .map_err(|error| format!("cannot run cargo: {error}"))?;
     if !status.success() {
         return Err("the programs don't build".into());
+    }
+    Ok(())
+}
+
+/// Packs the example whose kernels pass frames, with the library for C.
+fn pack_pipeline(workspace: &Workspace, directory: &Path) -> Result<()> {
+    let (package, library) = C_LIBRARY;
+    build(workspace, "--lib", &[package])?;
+    let target = directory.join("pipeline");
+    fs::create_dir_all(&target).map_err(|error| cannot("create", &target, &error))?;
+    let built = workspace.target.join(PROFILE).join(library);
+    copy(&built, &target.join(library))?;
+    for file in PIPELINE {
+        let source = workspace.root.join(file);
+        copy(
+            &source,
+            &target.join(source.file_name().unwrap_or_default()),
+        )?;
     }
     Ok(())
 }

@@ -162,6 +162,9 @@ enum Task {
         /// Build the wheel without optimisation, and run its tests.
         #[arg(long)]
         test: bool,
+        /// Build the wheel for aarch64, which zig links. This machine cannot run it.
+        #[arg(long, conflicts_with = "test")]
+        aarch64: bool,
     },
     /// Build the files of a release twice in `target/dist`, compare them, and install each of them.
     Release {
@@ -228,8 +231,11 @@ fn main() -> ExitCode {
             };
             c_install::run(&workspace, &place)
         }
-        Task::Wheel { test: false } => wheel::build(&workspace),
-        Task::Wheel { test: true } => wheel::test(&workspace).map(step::report_skipped),
+        Task::Wheel {
+            test: false,
+            aarch64,
+        } => wheel::build(&workspace, aarch64),
+        Task::Wheel { test: true, .. } => wheel::test(&workspace).map(step::report_skipped),
         Task::Release {
             prepare: Some(version),
             ..

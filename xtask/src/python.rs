@@ -240,6 +240,11 @@ impl Environment {
 
     /// Creates the environment with all packages, but without the stamp.
     fn create(&self, workspace: &Workspace, interpreter: &Interpreter) -> Result<()> {
+        say(&format!(
+            "wait   {} of Python packages are downloaded once, into {}",
+            self.download(),
+            self.display()
+        ));
         let mut venv = command(&interpreter.program);
         venv.args(["-m", "venv"]).arg(&self.directory);
         Step::new(workspace, "python environment", venv)
@@ -293,6 +298,18 @@ impl Environment {
     /// complete.
     fn stamp(&self) -> PathBuf {
         self.directory.join("complete")
+    }
+
+    /// Returns the size of the packages' files.
+    fn download(&self) -> &'static str {
+        match self.requirements {
+            REQUIREMENTS => "930 MB",
+            WHEEL_REQUIREMENTS => "about 250 MB",
+            DPNP_REQUIREMENTS => "1.8 GB",
+            ENGINE_REQUIREMENTS => "8 GB",
+            PEER_REQUIREMENTS => "6 GB",
+            _ => "about 100 MB",
+        }
     }
 
     fn complete(&self) -> bool {

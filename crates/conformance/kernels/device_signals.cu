@@ -55,6 +55,47 @@ extern "C" __global__ void signals(
     }
 }
 
+// Sends or receives items of 8 words through a channel. The producer fails each tenth item.
+extern "C" __global__ void pass_items(
+    crosshandle_device_channel channel, crosshandle_u64 is_producer, crosshandle_u64 items,
+    crosshandle_u64 timeout, result *result)
+{
+    crosshandle_u64 start = crosshandle::detail::nanoseconds();
+    crosshandle_u64 item = 0;
+    unsigned status = 0;
+    while (item < items && status == 0) {
+        void *slot;
+        crosshandle_u64 number = item + 1;
+        bool fails = number % 10 == 0;
+        if (is_producer) {
+            status = crosshandle::reserve(channel, timeout, slot);
+            if (status)
+                break;
+            for (unsigned i = 0; i < 8; i++)
+                static_cast<crosshandle_u64 *>(slot)[i] = number * 8 + i;
+            crosshandle_u64 published = fails ? crosshandle::publish_failure(channel)
+                                              : crosshandle::publish(channel);
+            if (published != number)
+                status = 9;
+        } else {
+            status = crosshandle::receive(channel, timeout, slot);
+            if (status == (fails ? crosshandle::failed : crosshandle::complete))
+                status = 0;
+            else
+                break;
+            for (unsigned i = 0; i < 8; i++)
+                if (static_cast<volatile crosshandle_u64 *>(slot)[i] != number * 8 + i)
+                    status = 9;
+            if (crosshandle::release(channel) != number)
+                status = 9;
+        }
+        item++;
+    }
+    result->status = status;
+    result->rounds = item;
+    result->nanoseconds = crosshandle::detail::nanoseconds() - start;
+}
+
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define SHARED __shared__
 #define THREAD threadIdx.x

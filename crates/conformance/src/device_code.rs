@@ -3,7 +3,7 @@
 //! The source is `kernels/device_signals.cu`. GPUs run the PTX that was made from it. For the host,
 //! the system's C++ compiler compiles the source and `crosshandle.cuh`.
 
-use crosshandle::event::{DeviceEvent, DeviceEventAddresses};
+use crosshandle::event::{DeviceChannel, DeviceChannelAddresses, DeviceEventAddresses};
 use crosshandle::kernel::{Kernel, KernelArguments, LaunchShape, Program, ProgramImage};
 use crosshandle::{
     AllocationOptions, Command, Context, Device, Error, Event, Memory, MemoryKind, Queue, Result,
@@ -46,6 +46,7 @@ enum Runner {
         wait: Kernel,
         signals: Kernel,
         litmus: Kernel,
+        pass_items: Kernel,
     },
     Host {
         functions: Functions,
@@ -63,6 +64,7 @@ struct Functions {
     wait: unsafe extern "C" fn(Address, u64, u64, usize),
     signals: unsafe extern "C" fn(Address, u64, u64, u64, usize),
     litmus: unsafe extern "C" fn(Address, Address, usize, u64, u64, u64, usize),
+    pass_items: unsafe extern "C" fn(DeviceChannelAddresses, u64, u64, u64, usize),
 }
 
 /// The result of a kernel.
@@ -119,6 +121,7 @@ impl DeviceCode {
                     wait: program.kernel("wait_for")?,
                     signals: program.kernel("signals")?,
                     litmus: program.kernel("litmus")?,
+                    pass_items: program.kernel("pass_items")?,
                 }
             }
         };
@@ -136,7 +139,7 @@ impl DeviceCode {
         threads: u32,
         kernel: impl FnOnce(&Runner) -> Option<(&Queue, &Kernel)>,
         arguments: KernelArguments,
-        events: Vec<DeviceEvent>,
+        kept: impl Send + 'static,
         call: impl FnOnce(&Functions, usize) + Send + 'static,
     ) -> Result<()> {
         self.result.write(0, &[0xff; RESULT_BYTES])?;
@@ -155,7 +158,7 @@ impl DeviceCode {
         let (ended, wait) = channel();
         thread::spawn(move || {
             call(&functions, result);
-            drop(events);
+            drop(kept);
             let _ = ended.send(());
         });
         *end.lock().expect("no panic") = Some(wait);
@@ -301,6 +304,56 @@ impl DeviceCode {
         )
     }
 
+    /// Returns a channel in this memory.
+    ///
+    /// # Errors
+    /// Fails as [`DeviceChannel::new`] does.
+    pub fn channel(
+        &self,
+        full: &Event,
+        empty: &Event,
+        slots: &Arc<Memory>,
+        depth: u64,
+    ) -> Result<DeviceChannel> {
+        DeviceChannel::new(&self.context, full, empty, Arc::clone(slots), depth)
+    }
+
+    /// Starts code that sends items through a channel of slots of 64 bytes, or receives them. The
+    /// consumer has created `empty`, and the producer `full`.
+    ///
+    /// # Errors
+    /// Fails as [`Queue::submit`] does.
+    pub fn start_items(
+        &self,
+        channel: DeviceChannel,
+        is_producer: bool,
+        items: u64,
+        timeout: Duration,
+    ) -> Result<()> {
+        let (is_producer, timeout) = (u64::from(is_producer), timeout.as_nanos() as u64);
+        let arguments = KernelArguments::new()
+            .with(&channel)
+            .value(is_producer)
+            .value(items)
+            .value(timeout);
+        let addresses = channel.addresses();
+        self.start(
+            1,
+            |runner| match runner {
+                Runner::Gpu {
+                    queue, pass_items, ..
+                } => Some((queue, pass_items)),
+                Runner::Host { .. } => None,
+            },
+            arguments,
+            channel,
+            // SAFETY: the thread keeps the channel, and `self` keeps the result.
+            move |functions, result| unsafe {
+                (functions.pass_items)(addresses, is_producer, items, timeout, result);
+            },
+        )
+    }
+
     /// Waits for the end of the code, and returns its result.
     ///
     /// # Errors
@@ -363,9 +416,10 @@ impl Functions {
             ));
         }
         // SAFETY: the library is open, and the names end with a zero.
-        let [turns, wait, signals, litmus] = [c"turns", c"wait_for", c"signals", c"litmus"]
-            .map(|name| unsafe { libc::dlsym(opened, name.as_ptr()) });
-        if [turns, wait, signals, litmus]
+        let names = [c"turns", c"wait_for", c"signals", c"litmus", c"pass_items"];
+        let [turns, wait, signals, litmus, pass_items] =
+            names.map(|name| unsafe { libc::dlsym(opened, name.as_ptr()) });
+        if [turns, wait, signals, litmus, pass_items]
             .iter()
             .any(|found| found.is_null())
         {
@@ -390,6 +444,10 @@ impl Functions {
                     *mut libc::c_void,
                     unsafe extern "C" fn(Address, Address, usize, u64, u64, u64, usize),
                 >(litmus),
+                pass_items: std::mem::transmute::<
+                    *mut libc::c_void,
+                    unsafe extern "C" fn(DeviceChannelAddresses, u64, u64, u64, usize),
+                >(pass_items),
             })
         }
     }

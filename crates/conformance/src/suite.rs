@@ -228,6 +228,7 @@ macro_rules! for_each_case {
                 times_may_be_switched
             }
             device_signals {
+                channels_pass_items
                 kernels_take_turns
                 hosts_and_kernels_signal_each_other
                 writes_are_visible_after_waits

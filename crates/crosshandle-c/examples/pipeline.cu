@@ -1,8 +1,9 @@
-// A pipeline of two processes whose kernels signal each other. No host takes part in its steps.
+// A pipeline of two processes whose kernels pass frames through a channel. No host takes part in its
+// steps.
 //
-// The producer's kernel writes frames into shared memory. The consumer's kernel waits for each frame,
-// adds it up, and signals that the memory is free again. On one GPU, the two kernels run in turns,
-// each for its time slice.
+// The producer's kernel writes frames into the slots of the channel. The consumer's kernel receives
+// each frame, adds it up, and releases its slot. On one GPU, the two kernels run in turns, each for
+// its time slice.
 //
 //     nvcc pipeline.cu $(pkg-config --cflags --libs crosshandle) -o pipeline && ./pipeline
 
@@ -14,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-constexpr unsigned FRAMES = 20, PIXELS = 1 << 16, THREADS = 256;
+constexpr unsigned FRAMES = 20, PIXELS = 1 << 16, DEPTH = 4, THREADS = 256;
 constexpr crosshandle_u64 TIMEOUT = 10 * 1000000000ull;
 
 static void check(crosshandle_result result, const char *call)
@@ -26,49 +27,57 @@ static void check(crosshandle_result result, const char *call)
 }
 #define CHECK(call) check(call, #call)
 
-// Waits in one thread for the whole block.
-__device__ bool await_next(const crosshandle_device_event &event)
+// One thread reserves or receives a slot, and one publishes or releases it, for the whole block.
+__global__ void produce(crosshandle_device_channel channel)
 {
-    __shared__ bool is_complete;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        is_complete = crosshandle::wait_next(event, TIMEOUT) == crosshandle::complete;
-    __syncthreads();
-    return is_complete;
-}
-
-// Signals after all threads of the block.
-__device__ void signal_all(const crosshandle_device_event &event)
-{
-    __syncthreads();
-    if (threadIdx.x == 0)
-        crosshandle::signal(event);
-}
-
-__global__ void produce(crosshandle_device_event full, crosshandle_device_event empty,
-                        unsigned *pixels)
-{
+    __shared__ void *slot;
+    __shared__ crosshandle::status status;
     for (unsigned frame = 1; frame <= FRAMES; frame++) {
-        if (frame > 1 && !await_next(empty))
+        if (threadIdx.x == 0)
+            status = crosshandle::reserve(channel, TIMEOUT, slot);
+        __syncthreads();
+        if (status != crosshandle::complete)
             return;
         for (unsigned pixel = threadIdx.x; pixel < PIXELS; pixel += THREADS)
-            pixels[pixel] = frame;
-        signal_all(full);
+            static_cast<unsigned *>(slot)[pixel] = frame;
+        __syncthreads();
+        if (threadIdx.x == 0)
+            crosshandle::publish(channel);
     }
 }
 
-__global__ void consume(crosshandle_device_event full, crosshandle_device_event empty,
-                        const volatile unsigned *pixels, unsigned long long *sums)
+__global__ void consume(crosshandle_device_channel channel, unsigned long long *sums)
 {
+    __shared__ void *slot;
+    __shared__ crosshandle::status status;
     for (unsigned frame = 0; frame < FRAMES; frame++) {
-        if (!await_next(full))
+        if (threadIdx.x == 0)
+            status = crosshandle::receive(channel, TIMEOUT, slot);
+        __syncthreads();
+        if (status != crosshandle::complete)
             return;
         unsigned long long sum = 0;
         for (unsigned pixel = threadIdx.x; pixel < PIXELS; pixel += THREADS)
-            sum += pixels[pixel];
+            sum += static_cast<const volatile unsigned *>(slot)[pixel];
         atomicAdd(&sums[frame], sum);
-        signal_all(empty);
+        __syncthreads();
+        if (threadIdx.x == 0)
+            crosshandle::release(channel);
     }
+}
+
+// The same channel for both sides. Each side has its own view of the events and the memory.
+static crosshandle_device_channel channel_of(const crosshandle_device_event &full,
+                                             const crosshandle_device_event &empty,
+                                             const crosshandle_memory *memory)
+{
+    crosshandle_device_channel channel = {};
+    channel.full = full;
+    channel.empty = empty;
+    channel.slots = crosshandle_memory_data(memory);
+    channel.stride = PIXELS * sizeof(unsigned);
+    channel.depth = DEPTH;
+    return channel;
 }
 
 // What the producer sends to the consumer.
@@ -126,8 +135,7 @@ static int run_consumer(crosshandle_context *context, int from, int to)
     unsigned long long *sums;
     cudaMalloc(&sums, FRAMES * sizeof *sums);
     cudaMemset(sums, 0, FRAMES * sizeof *sums);
-    auto pixels = static_cast<const volatile unsigned *>(crosshandle_memory_data(memory));
-    consume<<<1, THREADS>>>(full.code, empty.code, pixels, sums);
+    consume<<<1, THREADS>>>(channel_of(full.code, empty.code, memory), sums);
     if (write(to, &handle, sizeof handle) != sizeof handle)
         return 1;
     unsigned long long found[FRAMES];
@@ -146,7 +154,7 @@ static int run_consumer(crosshandle_context *context, int from, int to)
 static int run_producer(crosshandle_context *context, int from, int to)
 {
     crosshandle_memory *memory;
-    CHECK(crosshandle_memory_allocate(context, PIXELS * sizeof(unsigned), nullptr, &memory));
+    CHECK(crosshandle_memory_allocate(context, DEPTH * PIXELS * sizeof(unsigned), nullptr, &memory));
     event full = create(context);
     offer offer;
     CHECK(crosshandle_memory_get_handle(memory, CROSSHANDLE_READ_WRITE, &offer.memory));
@@ -156,8 +164,7 @@ static int run_producer(crosshandle_context *context, int from, int to)
         || read(from, &handle, sizeof handle) != sizeof handle)
         return 1;
     event empty = open(context, handle);
-    auto pixels = static_cast<unsigned *>(crosshandle_memory_data(memory));
-    produce<<<1, THREADS>>>(full.code, empty.code, pixels);
+    produce<<<1, THREADS>>>(channel_of(full.code, empty.code, memory));
     if (cudaDeviceSynchronize() != cudaSuccess)
         return 1;
     // The consumer has the memory open until it ends.

@@ -38,6 +38,22 @@ typedef struct crosshandle_device_event {
 typedef unsigned int crosshandle_u32;
 typedef unsigned long long crosshandle_u64;
 
+/* A channel between code on devices: slots in shared memory, and an event for each direction. The
+ * producer has created `full`, and the consumer has created `empty`. Both are new, and the consumer
+ * fills its structure before the producer signals. A thread or a stream can take the part of either
+ * side with the same events. Item n is in slot (n - 1) mod `depth`. */
+typedef struct crosshandle_device_channel {
+    /* Signal n says that item n is published. */
+    crosshandle_device_event full;
+    /* Signal n says that the slot of item n is free again. */
+    crosshandle_device_event empty;
+    /* The slots, `stride` bytes apart. */
+    void *slots;
+    crosshandle_u64 stride;
+    /* The number of slots, which is not 0. */
+    crosshandle_u64 depth;
+} crosshandle_device_channel;
+
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define CROSSHANDLE_DEVICE __device__ __forceinline__
 #else
@@ -234,6 +250,12 @@ CROSSHANDLE_DEVICE bool await_numbers(const crosshandle_device_event &event, cro
     return true;
 }
 
+/* Returns the slot of an item. */
+CROSSHANDLE_DEVICE void *slot(const crosshandle_device_channel &channel, crosshandle_u64 number)
+{
+    return static_cast<char *>(channel.slots) + (number - 1) % channel.depth * channel.stride;
+}
+
 /* Takes the next number of a signal. Returns 0 if the code cannot signal the event. */
 CROSSHANDLE_DEVICE crosshandle_u64 take(const crosshandle_device_event &event)
 {
@@ -248,8 +270,9 @@ CROSSHANDLE_DEVICE crosshandle_u64 take(const crosshandle_device_event &event)
 } /* namespace detail */
 
 /* Signals the event and returns the number of the signal. Returns 0, and does not signal, if the
- * code may only wait for the event or is stopped while it waits for the host. Everything that the calling thread wrote
- * before, and everything that it knows other threads to have written, is visible after a wait. */
+ * code may only wait for the event or is stopped while it waits for the host. Everything that the
+ * calling thread wrote before, and everything that it knows other threads to have written, is
+ * visible after a wait. */
 CROSSHANDLE_DEVICE crosshandle_u64 signal(const crosshandle_device_event &event)
 {
     crosshandle_u64 number = detail::take(event);
@@ -259,7 +282,8 @@ CROSSHANDLE_DEVICE crosshandle_u64 signal(const crosshandle_device_event &event)
     return number;
 }
 
-/* Signals the event as failed, and returns as `signal` does. Waits for this signal return `failed`, or CommandFailed on the host. */
+/* Signals the event as failed, and returns as `signal` does. Waits for this signal return `failed`,
+ * or CommandFailed on the host. */
 CROSSHANDLE_DEVICE crosshandle_u64 fail(const crosshandle_device_event &event)
 {
     crosshandle_u64 number = detail::take(event);
@@ -330,6 +354,52 @@ CROSSHANDLE_DEVICE status wait_next(const crosshandle_device_event &event, cross
     if (outcome != timed_out && outcome != aborted)
         detail::set_count(event.awaited, number);
     return outcome;
+}
+
+/* Waits until the channel's next slot is free, and returns its address in `slot`. Only for the
+ * producer, which has created `full`. */
+CROSSHANDLE_DEVICE status reserve(
+    const crosshandle_device_channel &channel, crosshandle_u64 timeout, void *&slot)
+{
+    if (channel.full.signalled == 0)
+        return failed;
+    crosshandle_u64 number = detail::count(channel.full.signalled) + 1;
+    if (number > channel.depth) {
+        status outcome = wait(channel.empty, number - channel.depth, timeout);
+        if (outcome != complete)
+            return outcome;
+    }
+    slot = detail::slot(channel, number);
+    return complete;
+}
+
+/* Publishes the item in the reserved slot, and returns its number. Returns 0 as `signal` does. */
+CROSSHANDLE_DEVICE crosshandle_u64 publish(const crosshandle_device_channel &channel)
+{
+    return signal(channel.full);
+}
+
+/* Publishes that the reserved slot has no item. Its `receive` returns `failed`. */
+CROSSHANDLE_DEVICE crosshandle_u64 publish_failure(const crosshandle_device_channel &channel)
+{
+    return fail(channel.full);
+}
+
+/* Waits for the next item, and returns its address in `slot`. Only for the consumer. A slot whose
+ * `receive` returned `failed` or `peer_died` must be released too. */
+CROSSHANDLE_DEVICE status receive(
+    const crosshandle_device_channel &channel, crosshandle_u64 timeout, void *&slot)
+{
+    crosshandle_u64 number = detail::count(channel.full.awaited) + 1;
+    slot = detail::slot(channel, number);
+    return wait_next(channel.full, timeout);
+}
+
+/* Gives the oldest received slot back to the producer, and returns its number. Only for the
+ * consumer, which has created `empty`. Returns 0 as `signal` does. */
+CROSSHANDLE_DEVICE crosshandle_u64 release(const crosshandle_device_channel &channel)
+{
+    return signal(channel.empty);
 }
 
 } /* namespace crosshandle */

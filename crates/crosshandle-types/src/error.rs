@@ -272,8 +272,8 @@ pub enum HolderFault {
     /// The holder put the request off because other processes send it too many. Callers see this
     /// error only after the request was repeated, at growing intervals, until its timeout.
     Busy,
-    /// The holder has no room for more: it is out of names, open files or memory of its own, or this
-    /// user or process has its share of them.
+    /// The holder has no room for more. It is out of names, open files or memory of its own, or
+    /// this user or process has used its share of them.
     NoRoom,
     /// The memory cannot be held, or the request is not valid.
     Refused,

@@ -191,8 +191,8 @@ pub mod device {
 /// Futures, streams, callbacks and sets of events, and what events report.
 pub mod event {
     pub use crate::api::event::{
-        DeviceEvent, DeviceEventAddresses, EventProfile, EventSet, EventStatus, Notification,
-        Reached, Subscription, Values,
+        DeviceChannel, DeviceChannelAddresses, DeviceEvent, DeviceEventAddresses, EventProfile,
+        EventSet, EventStatus, Notification, Reached, Subscription, Values,
     };
     pub use crosshandle_types::error::PeerDeath;
 }

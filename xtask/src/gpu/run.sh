@@ -44,6 +44,17 @@ if [ "$gpus" -eq 0 ]; then
 fi
 "$here/crosshandle" devices
 
+# Compiles and runs the example whose kernels pass frames through a channel.
+pipeline() {
+    if ! command -v nvcc > /dev/null; then
+        row "pipeline: no nvcc" 0 1 0 0
+        return
+    fi
+    files=$here/pipeline
+    run "pipeline" sh -c "nvcc '$files/pipeline.cu' -I '$files' '$files/libcrosshandle_c.so' \
+        -o '$out/pipeline' && '$out/pipeline'"
+}
+
 # Returns whether a part is selected.
 wants() {
     case " $parts " in *" $1 "*) ;; *) false ;; esac
@@ -252,6 +263,7 @@ if wants programs; then
     run "demo" "$here/crosshandle" demo --device cuda:0
     [ "$gpus" -gt 1 ] && run "demo on two" "$here/crosshandle" demo --device cuda:0 --peer-device cuda:1
     share_and_read
+    pipeline
 fi
 if wants python; then
     if python_module && python3 -c 'import pytest'; then

@@ -1,4 +1,4 @@
-//! Builds the files of a release twice, compares them, and installs each of them.
+//! Builds the files of a release, installs each of them, and compares them with a second build.
 
 mod deb;
 mod install;
@@ -32,7 +32,6 @@ const LISTED: [(&str, &str); 6] = [
         "crates/ur-adapter-level-zero",
     ),
 ];
-const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// Time limit of a build. It optimises every dependency.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
 
@@ -75,6 +74,7 @@ pub(crate) fn run(workspace: &Workspace, rehearsal: bool) -> Result<()> {
     let environment = Environment::for_wheel(workspace)?;
     let dist = workspace.target.join("dist");
     build(workspace, &environment, "release-build/first", &dist)?;
+    skipped.extend(install::check(workspace, &environment, &dist)?);
     let again = workspace.target.join("dist-again");
     build(
         workspace,
@@ -91,8 +91,6 @@ pub(crate) fn run(workspace: &Workspace, rehearsal: bool) -> Result<()> {
         .map(|(name, sum)| format!("{sum}  {name}\n"))
         .collect();
     wheel::write(&dist.join("SHA256SUMS"), text.as_bytes())?;
-    skipped.extend(install::check(workspace, &environment, &dist)?);
-
     report_skipped(skipped);
     for reason in &missing {
         say(&format!("before the release: {reason}"));
@@ -230,20 +228,12 @@ fn build(workspace: &Workspace, python: &Environment, place: &str, dist: &Path) 
 /// Builds the wheel for aarch64 in `dist`. Nothing runs it, because this machine cannot. Returns
 /// the reason if it cannot be built.
 fn aarch64(workspace: &Workspace, python: &Environment, dist: &Path) -> Result<Option<String>> {
-    let print = ["--print", "target-libdir", "--target", AARCH64];
-    let directory = Command::new("rustc").args(print).output();
-    let directory = directory.map_err(|error| format!("cannot run rustc: {error}"))?;
-    let directory = String::from_utf8_lossy(&directory.stdout).trim().to_owned();
-    if !Path::new(&directory).is_dir() {
-        let reason = format!("the wheel for aarch64: `rustup target add {AARCH64}`");
-        return Ok(Some(reason));
-    }
+    let cross = match wheel::Cross::aarch64(workspace)? {
+        Ok(cross) => cross,
+        Err(command) => return Ok(Some(format!("the wheel for aarch64: `{command}`"))),
+    };
     let place = "release-build/aarch64";
     let copy = copy_of_the_commit(workspace, place)?;
-    let cross = wheel::Cross {
-        triple: AARCH64,
-        tools: Environment::for_cross(workspace)?,
-    };
     let lists = dependencies(workspace, &copy)?;
     let wheel = wheel::for_release(&copy, python, &lists, Some(&cross))?;
     let name = wheel.file_name().ok_or("the wheel has no name")?;

@@ -69,15 +69,48 @@ struct Profile {
 /// Another architecture, for which zig links.
 pub(crate) struct Cross {
     /// Rust's name of the target.
-    pub(crate) triple: &'static str,
+    triple: &'static str,
     /// The environment with zig.
-    pub(crate) tools: Environment,
+    tools: Environment,
 }
 
-/// Builds the wheel in `target/wheels`, and prints its size, its platform tag and its path.
-pub(crate) fn build(workspace: &Workspace) -> Result<()> {
+impl Cross {
+    /// Returns what builds for aarch64, or the command that installs what is missing.
+    pub(crate) fn aarch64(workspace: &Workspace) -> Result<Result<Self, String>> {
+        const TRIPLE: &str = "aarch64-unknown-linux-gnu";
+        let print = ["--print", "target-libdir", "--target", TRIPLE];
+        let directory = Command::new("rustc").args(print).output();
+        let directory = directory.map_err(|error| format!("cannot run rustc: {error}"))?;
+        let directory = String::from_utf8_lossy(&directory.stdout).trim().to_owned();
+        if !Path::new(&directory).is_dir() {
+            return Ok(Err(format!("rustup target add {TRIPLE}")));
+        }
+        let tools = Environment::for_cross(workspace)?;
+        Ok(Ok(Self {
+            triple: TRIPLE,
+            tools,
+        }))
+    }
+
+    /// Lets a command find zig.
+    fn prepare(&self, command: &mut Command) {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let own = [self.tools.programs()].into_iter();
+        let path = env::join_paths(own.chain(env::split_paths(&path)));
+        command.envs(path.ok().map(|path| ("PATH", path)));
+        command.env("CARGO_ZIGBUILD_PYTHON_PATH", self.tools.python());
+    }
+}
+
+/// Builds the wheel in `target/wheels`, and prints its size, its platform tag and its path. It is
+/// for this machine's architecture or for aarch64.
+pub(crate) fn build(workspace: &Workspace, for_aarch64: bool) -> Result<()> {
     let environment = Environment::for_wheel(workspace)?;
-    let wheel = make(workspace, &environment, &RELEASE, &[], None)?;
+    let cross = match for_aarch64 {
+        true => Some(Cross::aarch64(workspace)??),
+        false => None,
+    };
+    let wheel = make(workspace, &environment, &RELEASE, &[], cross.as_ref())?;
     let size = fs::metadata(&wheel)
         .map_err(|error| format!("cannot read {}: {error}", wheel.display()))?
         .len();
@@ -245,17 +278,6 @@ fn make(
         "the wheel is for {tag}: glibc 2.{oldest} or newer"
     ));
     Ok(wheel)
-}
-
-impl Cross {
-    /// Lets a command find zig.
-    fn prepare(&self, command: &mut Command) {
-        let path = env::var_os("PATH").unwrap_or_default();
-        let own = [self.tools.programs()].into_iter();
-        let path = env::join_paths(own.chain(env::split_paths(&path)));
-        command.envs(path.ok().map(|path| ("PATH", path)));
-        command.env("CARGO_ZIGBUILD_PYTHON_PATH", self.tools.python());
-    }
 }
 
 /// Runs `auditwheel` on every program and library in a wheel. Fails if one of them needs more than

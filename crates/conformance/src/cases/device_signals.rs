@@ -94,6 +94,76 @@ pub(crate) fn hosts_and_kernels_signal_each_other(harness: &Harness) -> Verdict 
     )))
 }
 
+/// Kernels of two processes send items through a channel, in both directions, in device memory and
+/// in host memory. Each tenth item is a failure. Then a thread of the host takes the consumer's part.
+pub(crate) fn channels_pass_items(harness: &Harness) -> Verdict {
+    const ITEMS: u64 = 60;
+    const DEPTH: u64 = 4;
+    const SLOT_BYTES: usize = 64;
+    let (context, peer) = harness.with_peer()?;
+    let code = DeviceCode::load(&context)?;
+    let millis = deadline().as_millis();
+    peer.ask("load-device-code code")?;
+    let mut report = Vec::new();
+    let kinds = [("device", None), ("host", Some(MemoryKind::Host))];
+    for (index, (name, kind)) in kinds.into_iter().enumerate() {
+        let options = AllocationOptions::new(DEPTH as usize * SLOT_BYTES);
+        let options = match kind {
+            Some(kind) => options.kind(kind),
+            None => options,
+        };
+        let slots = Arc::new(context.allocate_with(options)?);
+        let is_producer = index == 0;
+        let ours = single(&context)?;
+        peer.ask(format!("event theirs-{name} single=yes"))?;
+        peer.ask(format!("open-event ours-{name} {}", ours.handle()?))?;
+        peer.ask(format!("open-memory slots-{name} {}", slots.handle()?))?;
+        let handle = peer.ask(format!("event-handle theirs-{name}"))?.remove(0);
+        let theirs = context.open_event(&handle.parse()?)?;
+        let (full, empty) = match is_producer {
+            true => (&ours, &theirs),
+            false => (&theirs, &ours),
+        };
+        let channel = code.channel(full, empty, &slots, DEPTH)?;
+        let names = match is_producer {
+            true => format!("ours-{name} theirs-{name}"),
+            false => format!("theirs-{name} ours-{name}"),
+        };
+        let produces = u64::from(!is_producer);
+        peer.ask(format!(
+            "start-items code {names} slots-{name} {DEPTH} {produces} {ITEMS} {millis}"
+        ))?;
+        code.start_items(channel, is_producer, ITEMS, deadline())?;
+        let result = code.end(2 * deadline())?;
+        let other = peer.ask(format!("end-device-code code {millis}"))?;
+        assert_eq!((result.status, result.rounds), (0, ITEMS), "{name}");
+        assert_eq!(other, ["0", &ITEMS.to_string()], "{name}");
+        report.push(format!("{name} {:.1?} an item", result.time / ITEMS as u32));
+    }
+    // The producer's kernel waits for room, which a thread makes.
+    let options = AllocationOptions::new(DEPTH as usize * SLOT_BYTES).kind(MemoryKind::Host);
+    let slots = Arc::new(context.allocate_with(options)?);
+    let (full, empty) = (single(&context)?, context.create_event()?);
+    let channel = code.channel(&full, &empty, &slots, DEPTH)?;
+    code.start_items(channel, true, ITEMS, deadline())?;
+    for item in 1..=ITEMS {
+        match (full.wait_value_timeout(item, deadline()), item % 10 == 0) {
+            (Ok(()), false) | (Err(Error::CommandFailed(_)), true) => {}
+            (result, _) => return Err(Failure::new(format!("item {item}: {result:?}"))),
+        }
+        let mut bytes = [0; 8];
+        slots.read(((item - 1) % DEPTH) as usize * SLOT_BYTES, &mut bytes)?;
+        assert_eq!(u64::from_ne_bytes(bytes), item * 8);
+        assert!(
+            full.completed() < item + DEPTH,
+            "item {item} was overwritten"
+        );
+        empty.signal()?;
+    }
+    expect(code.end(deadline())?, DeviceResult::COMPLETE)?;
+    Ok(Outcome::Passed(report.join(", ")))
+}
+
 /// A litmus test of the memory model: a wait makes the words visible that all threads of the other
 /// side wrote before its signal. The threads access the words without synchronization.
 pub(crate) fn writes_are_visible_after_waits(harness: &Harness) -> Verdict {

@@ -5,7 +5,9 @@ use super::graph::Turn;
 use super::host_function::{HostFunctions, Job};
 use super::work::Extra;
 use crate::device::Gpu;
+use crate::driver::CudaEvent;
 use crate::memory::WordPinner;
+use crate::scheduler::admission::Wait;
 use crosshandle_events::{RING, Ticket};
 use crosshandle_hal::common::user_code::failure_text;
 use crosshandle_hal::{Submission, WaitList, Work};
@@ -29,6 +31,19 @@ pub(super) struct Pending {
     pub(super) ticket: Option<Ticket>,
     /// The command's turn, if it is a pending run of a graph.
     pub(super) turn: Option<Turn>,
+    /// The latest barrier before the command, if a later barrier has passed the command while it
+    /// was pending. The command must not follow the later barrier, which may wait for it.
+    pub(super) passed: Option<Option<Arc<Barrier>>>,
+}
+
+/// A point of an out-of-order queue that later commands follow.
+pub(super) struct Barrier {
+    /// The position among the queue's barriers, from 1.
+    pub(super) number: u64,
+    /// Happens after the barrier and everything before it.
+    pub(super) event: CudaEvent,
+    /// The waits before the barrier.
+    pub(super) waits: Vec<Wait>,
 }
 
 impl Pending {
@@ -50,6 +65,7 @@ impl Pending {
             extra: mem::take(&mut self.extra),
             ticket: self.ticket.take(),
             turn: self.turn.take(),
+            passed: self.passed.take(),
         }
     }
 
@@ -65,6 +81,7 @@ impl Pending {
             extra,
             ticket,
             turn: _turn,
+            passed: _,
         } = self.take();
         finished.push(Box::new(Used::new(submission.work, extra)));
         match submission.signal {

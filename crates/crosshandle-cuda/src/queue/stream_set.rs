@@ -7,11 +7,11 @@
 
 use super::graph::Turn;
 use super::host_function::HostFunctions;
-use super::in_flight::{Finished, InFlight, Pending};
+use super::in_flight::{Barrier, Finished, InFlight, Pending};
 use super::stream::{Due, QueueStream, profile_of};
 use super::work;
 use crate::device::Gpu;
-use crate::driver::{EventHandle, StreamHandle};
+use crate::driver::StreamHandle;
 use crate::scheduler::admission::{self, HoldOff, Wait};
 use crosshandle_hal::{Submission, Work};
 use crosshandle_ipc::EventCore;
@@ -39,10 +39,9 @@ pub(super) struct StreamSet {
     streams: Vec<QueueStream>,
     /// The stream that took the latest command, if the queue is out of order.
     latest: usize,
-    /// The number of barriers so far, an event that happens after the latest barrier, and the waits
-    /// before it.
+    /// The number of barriers so far, and the latest one.
     barriers: u64,
-    barrier: Option<(EventHandle, Vec<Wait>)>,
+    barrier: Option<Arc<Barrier>>,
     pending: VecDeque<Pending>,
     /// Whether the program submits to the first stream too, and relies on the order of the calls.
     is_shared: bool,
@@ -183,7 +182,7 @@ impl StreamSet {
         }
         let of_order = match self.order {
             QueueOrder::InOrder => Vec::new(),
-            QueueOrder::OutOfOrder => self.waits_of_order(index, submission),
+            QueueOrder::OutOfOrder => self.waits_of_order(index, pending),
         };
         let signal = submission.signal.as_ref().filter(|_| !submission.may_fail);
         let predecessor = pending
@@ -238,18 +237,45 @@ impl StreamSet {
     }
 
     /// Returns the waits that make a command follow the commands before it.
-    fn waits_of_order(&self, index: usize, submission: &Submission) -> Vec<Wait> {
+    fn waits_of_order(&self, index: usize, pending: &Pending) -> Vec<Wait> {
         let mut waits = Vec::new();
-        if submission.after_earlier {
+        if pending.submission.after_earlier {
             for other in &self.streams[1..] {
                 waits.extend(other.waits().pending());
             }
-        } else if self.streams[index].barrier < self.barriers
-            && let Some((_, behind)) = &self.barrier
+        } else if let Some(barrier) = self.barrier_of(pending)
+            && self.streams[index].barrier < barrier.number
         {
-            waits.extend(behind.iter().filter(|wait| !wait.is_over()).cloned());
+            let behind = barrier.waits.iter();
+            waits.extend(behind.filter(|wait| !wait.is_over()).cloned());
         }
         waits
+    }
+
+    /// Returns the barrier that a command follows.
+    fn barrier_of<'a>(&'a self, pending: &'a Pending) -> Option<&'a Arc<Barrier>> {
+        pending.passed.as_ref().unwrap_or(&self.barrier).as_ref()
+    }
+
+    /// Adds a barrier after all work in a stream so far.
+    fn add_barrier(&mut self, index: usize) -> Result<()> {
+        let driver = self.gpu.driver();
+        let previous = self.barrier.take();
+        // A command that the barrier has passed may still need the previous one.
+        let event = match previous.map(Arc::try_unwrap) {
+            Some(Ok(previous)) => previous.event,
+            _ => driver.create_event(false)?,
+        };
+        let stream = &mut self.streams[index];
+        driver.record_event(event.handle(), stream.handle())?;
+        self.barriers += 1;
+        stream.barrier = self.barriers;
+        self.barrier = Some(Arc::new(Barrier {
+            number: self.barriers,
+            event,
+            waits: stream.waits().pending(),
+        }));
+        Ok(())
     }
 
     /// Chooses a stream in which no other work delays a command of an out-of-order queue, if there
@@ -301,11 +327,18 @@ impl StreamSet {
     /// take. In an out-of-order queue, tries all commands except those behind a pending barrier,
     /// and barriers that follow a pending command.
     fn feed_pending(&mut self) -> bool {
-        let mut kept = VecDeque::new();
+        let mut kept = VecDeque::<Pending>::new();
         let mut before = mem::take(&mut self.pending);
         let mut has_fed = false;
         while let Some(pending) = before.pop_front() {
             let is_behind = pending.submission.after_earlier && !kept.is_empty();
+            let passes = pending.submission.before_later && !is_behind;
+            if passes {
+                // The barrier may wait for the kept commands, so they must not follow it.
+                for kept in &mut kept {
+                    kept.passed.get_or_insert_with(|| self.barrier.clone());
+                }
+            }
             let back = match is_behind {
                 true => Some(pending),
                 false => self.offer(pending),
@@ -372,7 +405,10 @@ impl StreamSet {
         }
         let ordered = match pending.submission.after_earlier {
             true => join_all(&mut self.streams),
-            false => self.streams[index].come_after(self.barriers, &self.barrier),
+            false => {
+                let barrier = self.barrier_of(pending).cloned();
+                self.streams[index].come_after(barrier.as_deref())
+            }
         };
         let stream = &mut self.streams[index];
         if let Err(error) = ordered {
@@ -382,9 +418,7 @@ impl StreamSet {
         }
         let submitted = submit(stream, pending);
         if before_later {
-            self.barriers += 1;
-            stream.barrier = self.barriers;
-            self.barrier = Some((stream.record()?, stream.waits().pending()));
+            self.add_barrier(index)?;
         }
         submitted
     }
@@ -443,25 +477,18 @@ impl StreamSet {
         }
     }
 
-    /// Describes the streams and the pending commands.
+    /// Describes the streams and the pending commands, a line for each.
     pub(super) fn describe(&self) -> String {
         let mut text = String::new();
         for (index, stream) in self.streams.iter().enumerate() {
             text += &format!("\n  stream {index}: {}", stream.describe());
         }
-        for pending in &self.pending {
-            let submission = &pending.submission;
-            let signal = submission
-                .signal
-                .as_ref()
-                .map(|event| describe_event(event));
-            text += &format!(
-                "\n  pending {}, signal {signal:?}, waits",
-                work_name(&submission.work)
-            );
-            for wait in submission.waits.iter() {
-                text += &format!(" {} of {}", wait.number, describe_event(&wait.event));
-            }
+        for Pending { submission, .. } in &self.pending {
+            let signal = submission.signal.as_ref().map(admission::describe);
+            let waits = submission.waits.iter();
+            let waits = waits.map(|wait| (wait.number, admission::describe(&wait.event)));
+            let waits: Vec<_> = waits.collect();
+            text += &format!("\n  pending: signals {signal:?}, waits for {waits:?}");
         }
         text
     }
@@ -496,23 +523,8 @@ fn is_nothing(submission: &Submission) -> bool {
         && submission.signal.is_none()
 }
 
-fn describe_event(event: &Arc<EventCore>) -> String {
-    let at = Arc::as_ptr(event).addr() & 0xff_ffff;
-    let (submitted, completed) = (event.submitted(), event.completed());
-    format!("{at:x}({completed}/{submitted})")
-}
-
 /// Commands that will not run. They are dropped without a lock.
 pub(super) struct Failed {
     _in_flight: VecDeque<InFlight>,
     _pending: VecDeque<Pending>,
-}
-
-fn work_name(work: &Work) -> &'static str {
-    match work {
-        Work::Marker => "marker",
-        Work::Call(_) => "call",
-        Work::Graph(_) => "graph",
-        _ => "other",
-    }
 }

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ._crosshandle import DeviceEvent, device_header
@@ -23,5 +24,25 @@ def argument(event: DeviceEvent) -> Any:
     scalar. `event` must exist until the kernel has ended."""
     import numpy
 
-    layout = numpy.dtype([(name, numpy.uint64) for name in ("words", "signalled", "awaited", "abort")])
-    return numpy.frombuffer(bytes(event), layout)[0]
+    return numpy.frombuffer(bytes(event), _event_layout())[0]
+
+
+def channel(full: DeviceEvent, empty: DeviceEvent, slots: int, stride: int, depth: int) -> Any:
+    """Returns the `crosshandle_device_channel` that a kernel of CuPy takes by value, as a NumPy
+    scalar.
+
+    The producer has created `full`, and the consumer has created `empty`. `slots` is the address of
+    `depth` slots, which are `stride` bytes apart. The events and the memory must exist until the
+    kernel has ended."""
+    import numpy
+
+    event, number = _event_layout(), numpy.uint64
+    layout = [("full", event), ("empty", event), ("slots", number), ("stride", number), ("depth", number)]
+    numbers = b"".join(value.to_bytes(8, sys.byteorder) for value in (slots, stride, depth))
+    return numpy.frombuffer(bytes(full) + bytes(empty) + numbers, numpy.dtype(layout))[0]
+
+
+def _event_layout() -> Any:
+    import numpy
+
+    return numpy.dtype([(name, numpy.uint64) for name in ("words", "signalled", "awaited", "abort")])

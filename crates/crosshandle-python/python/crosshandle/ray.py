@@ -135,7 +135,7 @@ class _Links:
                     pass
                 accepted = [one for one in accepted if one.ended is None]
         finally:
-            # The next object gets a new listener. Nobody would accept links at this address.
+            # The next object gets a new listener, because no thread accepts links here any more.
             with self._lock:
                 self._listeners.pop(device, None)
             listener.close()

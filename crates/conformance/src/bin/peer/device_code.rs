@@ -11,6 +11,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<R
         "load-device-code" => load(state, request),
         "start-turns" => start_turns(state, request),
         "start-signals" => start_signals(state, request),
+        "start-items" => start_items(state, request),
         "start-litmus" => start_litmus(state, request),
         "end-device-code" => end(state, request),
         _ => return None,
@@ -55,6 +56,21 @@ fn start_litmus(state: &PeerState, request: &Request<'_>) -> Reply {
     let memory = state.memory(request.word(3)?)?;
     let timeout = request.timeout(5)?;
     code.start_litmus([&ours, &theirs], &memory, 1, request.parsed(4)?, timeout)?;
+    done()
+}
+
+/// `start-items NAME FULL EMPTY MEMORY DEPTH PRODUCE ITEMS TIMEOUT_MS`: the code sends items if
+/// PRODUCE is 1, and receives them if it is 0
+fn start_items(state: &PeerState, request: &Request<'_>) -> Reply {
+    let code = state.device_code(request.word(0)?)?;
+    let (full, empty) = (
+        state.event(request.word(1)?)?,
+        state.event(request.word(2)?)?,
+    );
+    let (memory, timeout) = (state.memory(request.word(3)?)?, request.timeout(7)?);
+    let channel = code.channel(&full, &empty, &memory, request.parsed(4)?)?;
+    let is_producer = request.parsed::<u64>(5)? != 0;
+    code.start_items(channel, is_producer, request.parsed(6)?, timeout)?;
     done()
 }
 

@@ -4,7 +4,7 @@ mod end;
 mod submit;
 
 use super::host_function::HostFence;
-use super::in_flight::{Finished, InFlight, InFlightList};
+use super::in_flight::{Barrier, Finished, InFlight, InFlightList};
 use super::own_signals::OwnSignals;
 use crate::device::Gpu;
 use crate::driver::{CudaEvent, EventHandle, Stream, StreamHandle, WordOp};
@@ -224,18 +224,14 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Makes later work in this stream follow the latest barrier, which is given by its number and
-    /// its event.
-    pub(super) fn come_after(
-        &mut self,
-        number: u64,
-        barrier: &Option<(EventHandle, Vec<Wait>)>,
-    ) -> Result<()> {
-        if self.barrier < number
-            && let Some((event, _)) = barrier
+    /// Makes later work in this stream follow a barrier.
+    pub(super) fn come_after(&mut self, barrier: Option<&Barrier>) -> Result<()> {
+        if let Some(barrier) = barrier
+            && self.barrier < barrier.number
         {
-            self.gpu.driver().wait_for_event(self.stream, *event)?;
-            self.barrier = number;
+            let driver = self.gpu.driver();
+            driver.wait_for_event(self.stream, barrier.event.handle())?;
+            self.barrier = barrier.number;
         }
         Ok(())
     }
@@ -253,22 +249,10 @@ impl QueueStream {
 
     /// Describes what is in flight.
     pub(super) fn describe(&self) -> String {
-        let done = self.gpu.driver().is_stream_done(self.stream);
-        let (progress, fence) = (self.progress.read(), self.fence);
-        let (is_open, calls) = (self.in_flight.is_open(), self.calls);
-        let host = self.host_fence.as_ref().map(|host| {
-            let HostFence {
-                reached,
-                ended,
-                number,
-            } = host;
-            (reached.read(), ended.read(), *number)
-        });
+        let is_done = self.gpu.driver().is_stream_done(self.stream);
+        let (written, fence, calls) = (self.progress.read(), self.fence, self.calls);
         let waits = self.waits.describe();
-        format!(
-            "done {done:?}, fence {progress}/{fence}, open {is_open}, {calls} calls, host jobs \
-             (reached, ended, latest) {host:?}, waits {waits}"
-        )
+        format!("done {is_done:?}, fence {written} of {fence}, {calls} calls, waits for {waits:?}")
     }
 
     /// Makes the device write a fence when it has finished all work submitted so far.

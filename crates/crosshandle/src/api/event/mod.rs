@@ -7,7 +7,7 @@ mod reached;
 mod set;
 
 pub use callback::Subscription;
-pub use device::{DeviceEvent, DeviceEventAddresses};
+pub use device::{DeviceChannel, DeviceChannelAddresses, DeviceEvent, DeviceEventAddresses};
 pub use notifier::{Notification, Notifier};
 pub use reached::{Reached, Values};
 pub use set::EventSet;

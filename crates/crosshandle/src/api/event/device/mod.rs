@@ -4,8 +4,10 @@
 //! ensure that a word is written, or notice a death. A background job does this for all device
 //! events of the process every [`HELP_INTERVAL`].
 
+mod channel;
 mod record;
 
+pub use channel::{DeviceChannel, DeviceChannelAddresses};
 pub(crate) use record::Recorder;
 
 use crate::api::context::Context;
@@ -44,6 +46,14 @@ pub struct DeviceEventAddresses {
     pub awaited: usize,
     /// The word that tells code on the device to stop.
     pub abort: usize,
+}
+
+impl DeviceEventAddresses {
+    /// Returns the structure as the bytes of a kernel's argument.
+    fn bytes(&self) -> Vec<u8> {
+        let addresses = [self.words, self.signalled, self.awaited, self.abort];
+        addresses.map(usize::to_ne_bytes).concat()
+    }
 }
 
 /// An event for code on a device: kernels wait for it, and signal it if this process created it
@@ -121,17 +131,7 @@ impl DeviceEvent {
 
 impl KernelArgument for DeviceEvent {
     fn add_to(&self, arguments: KernelArguments) -> KernelArguments {
-        let DeviceEventAddresses {
-            words,
-            signalled,
-            awaited,
-            abort,
-        } = self.0.addresses;
-        let mut bytes = Vec::with_capacity(size_of::<DeviceEventAddresses>());
-        for address in [words, signalled, awaited, abort] {
-            bytes.extend_from_slice(&address.to_ne_bytes());
-        }
-        let mut arguments = arguments.bytes(&bytes);
+        let mut arguments = arguments.bytes(&self.0.addresses.bytes());
         arguments.keep(Arc::clone(&self.0) as _);
         arguments
     }
