@@ -315,7 +315,8 @@ fn origin(page: &str, record: &Record, file: &str) -> String {
         record.date,
         record.commit,
         record.runs.len(),
-        record.machine(),
+        // A line of a page has at most 100 columns.
+        record.machine().replacen("; ", ";\n", 1),
         relative(page, "benches/results/"),
     );
     let peers = record.peers.iter();

@@ -9,7 +9,7 @@
 
 use crate::driver;
 use crate::memory::process_word::ProcessWord;
-use crate::scheduler::{Fed, Tended, deferred_drop};
+use crate::scheduler::{Tended, deferred_drop};
 use crosshandle_events::Ticket;
 use crosshandle_hal::common::user_code::{self, failure_text};
 use crosshandle_hal::{HostFunction, WaitPoint};
@@ -27,20 +27,11 @@ pub(super) struct Job {
     functions: Arc<HostFunctions>,
 }
 
-/// How far a stream is on its way to a job.
-enum Progress {
-    Expected,
-    Reached,
-    /// The job has begun or was cancelled.
-    Over,
-}
-
 /// The task of a job.
 pub(super) struct Task {
-    /// The program's function.
-    pub(super) function: Option<HostFunction>,
-    /// The words by which the stream reports that it has reached the job, and waits for its end.
-    pub(super) fence: HostFence,
+    /// The program's function, and the word for which the stream waits until the function has
+    /// returned.
+    pub(super) function: Option<(HostFunction, HostFence)>,
     /// The waits of the command. If one of them has failed, the command fails too.
     waits: Vec<WaitPoint>,
     pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
@@ -51,10 +42,7 @@ pub(super) struct Task {
 /// still wait for earlier functions, and that number would release it too soon.
 #[derive(Clone)]
 pub(super) struct HostFence {
-    /// The stream writes the number when it reaches the job.
-    pub(super) reached: Arc<ProcessWord>,
-    /// This process writes the number when the job has ended.
-    pub(super) ended: Arc<ProcessWord>,
+    pub(super) word: Arc<ProcessWord>,
     pub(super) number: u32,
 }
 
@@ -86,29 +74,7 @@ impl Job {
         let mut task = self.task.lock().take()?;
         let function = task.function.take();
         task.end(&self.functions, Err(error.clone()));
-        function
-    }
-
-    /// Returns whether the stream has reached the job.
-    fn progress(&self) -> Progress {
-        match &*self.task.lock() {
-            None => Progress::Over,
-            Some(task) if task.fence.reached.has_reached(task.fence.number) => Progress::Reached,
-            Some(_) => Progress::Expected,
-        }
-    }
-
-    /// Starts the job, which a stream has reached: announces the program's function, or ends a
-    /// command without one.
-    fn start(self: Arc<Self>) {
-        let task = self.task.lock();
-        let has_function = task.as_ref().is_some_and(|task| task.function.is_some());
-        drop(task);
-        if has_function {
-            Arc::clone(&self.functions).add(self);
-        } else {
-            self.run();
-        }
+        function.map(|(function, _fence)| function)
     }
 
     fn run(&self) {
@@ -124,8 +90,7 @@ impl Job {
         {
             Profile::stamp(&profile.started);
         }
-        let function = task.function.take();
-        let has_function = function.is_some();
+        let (function, fence) = task.function.take().unzip();
         let result = match (failed, function) {
             (Some(error), function) => {
                 deferred_drop::drop_or_defer(function);
@@ -134,30 +99,28 @@ impl Job {
             (None, Some(function)) => user_code::call(function),
             (None, None) => Ok(()),
         };
-        if has_function && let Some(profile) = task.profile() {
+        if fence.is_some()
+            && let Some(profile) = task.profile()
+        {
             Profile::stamp(&profile.ended);
         }
-        let fence = task.fence.clone();
         task.end(&self.functions, result);
         // The word is written after the signal, so that later work in the stream follows the
         // signal.
-        fence.ended.write(fence.number);
+        if let Some(fence) = fence {
+            fence.word.write(fence.number);
+        }
     }
 }
 
 impl Task {
-    pub(super) fn new(
-        function: Option<HostFunction>,
-        fence: HostFence,
-        waits: &[WaitPoint],
-    ) -> Self {
+    pub(super) fn new(function: Option<(HostFunction, HostFence)>, waits: &[WaitPoint]) -> Self {
         let copy = |wait: &WaitPoint| WaitPoint {
             event: Arc::clone(&wait.event),
             ..*wait
         };
         Self {
             function,
-            fence,
             waits: waits.iter().map(copy).collect(),
             signal: None,
         }
@@ -184,13 +147,19 @@ impl Task {
 /// `job` comes from [`Job::into_raw`] and is passed to one call only.
 pub(super) unsafe extern "C" fn announce(job: *mut c_void) {
     // SAFETY: promised by the caller.
-    unsafe { Job::from_raw(job) }.start();
+    let job = unsafe { Job::from_raw(job) };
+    let task = job.task.lock();
+    let has_function = task.as_ref().is_some_and(|task| task.function.is_some());
+    drop(task);
+    if has_function {
+        Arc::clone(&job.functions).add(job);
+    } else {
+        job.run();
+    }
 }
 
 /// The host functions of one queue. A background thread runs the announced functions in order.
 pub(super) struct HostFunctions {
-    /// The jobs that streams have not reached yet, in the order of each stream.
-    expected: Mutex<VecDeque<Arc<Job>>>,
     state: Mutex<FunctionsState>,
     /// The queue whose streams continue after a function.
     queue: Weak<dyn Tended>,
@@ -208,39 +177,9 @@ struct FunctionsState {
 impl HostFunctions {
     pub(super) fn new(queue: Weak<dyn Tended>) -> Arc<Self> {
         Arc::new(Self {
-            expected: Mutex::default(),
             state: Mutex::default(),
             queue,
         })
-    }
-
-    /// Adds a job that a stream will reach.
-    pub(super) fn expect(&self, job: Arc<Job>) {
-        self.expected.lock().push_back(job);
-    }
-
-    /// Starts the jobs that streams have reached. Returns whether a job was started, and whether
-    /// jobs are left.
-    pub(super) fn start_reached(&self) -> Fed {
-        let mut started = Vec::new();
-        let mut over = Vec::new();
-        let mut expected = self.expected.lock();
-        expected.retain(|job| match job.progress() {
-            Progress::Expected => true,
-            Progress::Reached => {
-                started.push(Arc::clone(job));
-                false
-            }
-            Progress::Over => {
-                over.push(Arc::clone(job));
-                false
-            }
-        });
-        let is_left = !expected.is_empty();
-        drop(expected);
-        let has_fed = !started.is_empty();
-        started.into_iter().for_each(Job::start);
-        Fed { has_fed, is_left }
     }
 
     /// Adds an announced job, and requests a background thread if none is at work.
@@ -272,24 +211,6 @@ impl HostFunctions {
         let job = state.announced.pop_front();
         state.has_runner = job.is_some();
         job
-    }
-
-    /// Describes the jobs that streams have not reached.
-    pub(super) fn describe(&self) -> String {
-        let mut text = String::new();
-        for job in &*self.expected.lock() {
-            match &*job.task.lock() {
-                None => text.push_str(" over"),
-                Some(task) => {
-                    let (reached, ended) = (task.fence.reached.read(), task.fence.ended.read());
-                    let number = task.fence.number;
-                    text += &format!(" job {number} (reached {reached}, ended {ended})");
-                }
-            }
-        }
-        let state = self.state.lock();
-        let (announced, has_runner) = (state.announced.len(), state.has_runner);
-        format!("expected:{text}; announced {announced}, runner {has_runner}")
     }
 
     /// Stores the error unless an earlier one is stored.

@@ -227,12 +227,8 @@ impl QueueInner {
         if profile_of(&submission.signal).is_some() {
             self.gpu.refresh_clock()?;
         }
-        // A job on the host needs words, and so does an additional stream.
-        let may_end_on_host = submission.may_fail && !submission.waits.is_empty();
-        if matches!(submission.work, Work::Call(_))
-            || may_end_on_host
-            || self.order == QueueOrder::OutOfOrder
-        {
+        // A host function needs a word, and so does an additional stream.
+        if matches!(submission.work, Work::Call(_)) || self.order == QueueOrder::OutOfOrder {
             memory::reserve_words(&self.gpu)?;
         }
         work::prepare(&self.gpu, &submission.work)
@@ -267,8 +263,6 @@ impl QueueInner {
         let Ok(_current) = self.gpu.enter() else {
             return false;
         };
-        // The scheduler may have no thread.
-        self.functions.start_reached();
         let mut state = self.lock();
         let is_done = state.streams.is_done();
         self.publish(&state);
@@ -321,7 +315,6 @@ impl QueueInner {
 
 impl Tended for QueueInner {
     fn tend(&self) -> bool {
-        self.functions.start_reached();
         let Some(mut state) = self.try_lock() else {
             return false;
         };
@@ -367,17 +360,11 @@ impl Tended for QueueInner {
         }
     }
 
-    fn start_reached(&self) -> Fed {
-        self.functions.start_reached()
-    }
-
     fn describe(&self) -> String {
-        let functions = self.functions.describe();
-        let Some(state) = self.try_lock() else {
-            return format!("a locked queue; {functions}");
-        };
-        let _current = self.gpu.enter();
-        format!("a queue; {functions}; {}", state.streams.describe())
+        match (self.try_lock(), self.gpu.enter()) {
+            (Some(state), Ok(_current)) => format!("a queue{}", state.streams.describe()),
+            _ => "a locked queue".into(),
+        }
     }
 
     fn find_finished_streams(&self) {

@@ -477,25 +477,18 @@ impl StreamSet {
         }
     }
 
-    /// Describes the streams and the pending commands.
+    /// Describes the streams and the pending commands, a line for each.
     pub(super) fn describe(&self) -> String {
         let mut text = String::new();
         for (index, stream) in self.streams.iter().enumerate() {
             text += &format!("\n  stream {index}: {}", stream.describe());
         }
-        for pending in &self.pending {
-            let submission = &pending.submission;
-            let signal = submission
-                .signal
-                .as_ref()
-                .map(|event| describe_event(event));
-            text += &format!(
-                "\n  pending {}, signal {signal:?}, waits",
-                work_name(&submission.work)
-            );
-            for wait in submission.waits.iter() {
-                text += &format!(" {} of {}", wait.number, describe_event(&wait.event));
-            }
+        for Pending { submission, .. } in &self.pending {
+            let signal = submission.signal.as_ref().map(admission::describe);
+            let waits = submission.waits.iter();
+            let waits = waits.map(|wait| (wait.number, admission::describe(&wait.event)));
+            let waits: Vec<_> = waits.collect();
+            text += &format!("\n  pending: signals {signal:?}, waits for {waits:?}");
         }
         text
     }
@@ -530,23 +523,8 @@ fn is_nothing(submission: &Submission) -> bool {
         && submission.signal.is_none()
 }
 
-fn describe_event(event: &Arc<EventCore>) -> String {
-    let at = Arc::as_ptr(event).addr() & 0xff_ffff;
-    let (submitted, completed) = (event.submitted(), event.completed());
-    format!("{at:x}({completed}/{submitted})")
-}
-
 /// Commands that will not run. They are dropped without a lock.
 pub(super) struct Failed {
     _in_flight: VecDeque<InFlight>,
     _pending: VecDeque<Pending>,
-}
-
-fn work_name(work: &Work) -> &'static str {
-    match work {
-        Work::Marker => "marker",
-        Work::Call(_) => "call",
-        Work::Graph(_) => "graph",
-        _ => "other",
-    }
 }

@@ -114,21 +114,17 @@ impl StreamWaits {
         pending.cloned().collect()
     }
 
-    /// Describes the waits that are not over.
-    pub(crate) fn describe(&self) -> String {
+    /// Describes the waits that are not over, in the order of the stream.
+    pub(crate) fn describe(&self) -> Vec<(u64, String)> {
         let list = self.list();
-        let texts = list.iter().map(|wait| match wait {
-            Wait::Event(event, number) => {
-                let at = Arc::as_ptr(event).addr() & 0xff_ffff;
-                let (submitted, completed) = (event.submitted(), event.completed());
-                let is_over = wait.is_over();
-                format!("{number} of {at:x}({completed}/{submitted}) over {is_over}")
-            }
-            Wait::Word(word, number) => format!("word {}/{number}", word.read()),
+        let waits = list.iter().filter(|wait| !wait.is_over());
+        let texts = waits.map(|wait| match wait {
+            Wait::Event(event, number) => (*number, describe(event)),
+            Wait::Word(word, number) => (u64::from(*number), format!("word {}", word.read())),
             #[cfg(test)]
-            Wait::Flag(_) => String::new(),
+            Wait::Flag(_) => (0, String::new()),
         });
-        texts.collect::<Vec<_>>().join(", ")
+        texts.collect()
     }
 
     /// Returns the signal that the stream waits for now, if there is one.
@@ -235,6 +231,12 @@ impl StreamWaits {
         self.list().extend(waits);
         true
     }
+}
+
+/// Describes an event by its address and by the numbers of its signals.
+pub(crate) fn describe(event: &Arc<EventCore>) -> String {
+    let (at, completed, submitted) = (Arc::as_ptr(event), event.completed(), event.submitted());
+    format!("{at:p}: {completed} of {submitted}")
 }
 
 /// Removes the waits that are over, in the order in which the stream waits, and adds other waits.

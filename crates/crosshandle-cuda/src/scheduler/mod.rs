@@ -79,7 +79,7 @@ use deferred_call::DeferredCalls;
 use rustix::thread::set_current_timer_slack;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// Interval at which the scheduler tends queues after the program has dropped memory that a command
@@ -99,14 +99,9 @@ const PENDING_SLEEP_SHORTEST: Duration = Duration::from_micros(10);
 
 const PENDING_SLEEP_LONGEST: Duration = Duration::from_millis(1);
 
-/// Shortest and longest sleep of the scheduler while streams are on their way to jobs on the host. A
-/// job begins late by up to one sleep.
-const JOB_SLEEP_SHORTEST: Duration = Duration::from_micros(5);
-
-const JOB_SLEEP_LONGEST: Duration = Duration::from_micros(200);
-
-/// Time that the scheduler's thread spins for the next job after it has started one.
-const JOB_SPIN: Duration = Duration::from_micros(30);
+/// The environment variable that makes the scheduler describe its busy queues on standard error, to
+/// find the cause of a hang.
+const DESCRIBE_VARIABLE: &str = "CROSSHANDLE_CUDA_DESCRIBE";
 
 /// Timer slack of the scheduler thread, in nanoseconds. The system's default of 50 µs is longer
 /// than the shortest sleep.
@@ -122,11 +117,6 @@ pub(super) trait Tended: Send + Sync {
 
     /// Offers pending commands to their streams.
     fn feed(&self) -> Fed;
-
-    /// Starts the jobs on the host that streams have reached.
-    fn start_reached(&self) -> Fed {
-        Fed::default()
-    }
 
     /// Describes what the queue waits for.
     fn describe(&self) -> String {
@@ -169,8 +159,6 @@ struct SchedulerState {
     is_prompted: bool,
     /// Whether commands have become pending since the thread last checked.
     is_hurried: bool,
-    /// Whether streams are on their way to jobs on the host.
-    expects_jobs: bool,
     /// The time until which queues are tended more often, after the program has dropped memory that
     /// their commands may have finished with.
     tended_soon_until: Option<Instant>,
@@ -201,7 +189,7 @@ impl SchedulerState {
     }
 
     fn has_nothing(&self) -> bool {
-        self.queues.is_empty() && self.calls.is_empty() && !self.is_hurried && !self.expects_jobs
+        self.queues.is_empty() && self.calls.is_empty() && !self.is_hurried
     }
 
     /// Returns whether a background thread exists or can be started. If not, the caller passes the
@@ -328,16 +316,6 @@ impl Scheduler {
         self.prompted.notify_one();
     }
 
-    /// Makes the thread look for jobs that streams have reached. Also starts the thread if no thread
-    /// exists.
-    pub(super) fn expect_job(self: &Arc<Self>) {
-        let mut state = self.state();
-        if !std::mem::replace(&mut state.expects_jobs, true) {
-            self.start_thread(&mut state);
-            self.prompted.notify_one();
-        }
-    }
-
     /// Detects which streams have finished, in all queues that no thread has locked. The caller
     /// holds no lock.
     #[cold]
@@ -397,14 +375,12 @@ impl Scheduler {
     fn look_after_all(self: &Arc<Self>) {
         let mut pending = Backoff::new(PENDING_SLEEP_SHORTEST, PENDING_SLEEP_LONGEST);
         let mut deferred = Backoff::new(DEFERRED_SLEEP_SHORTEST, DEFERRED_SLEEP_LONGEST);
-        let mut jobs = Backoff::new(JOB_SLEEP_SHORTEST, JOB_SLEEP_LONGEST);
         let (mut tended, mut looked) = (Instant::now(), Instant::now());
-        let mut dumped = Instant::now();
+        let mut described = Instant::now();
         let mut is_feeding = false;
-        let mut seeks_jobs = false;
         let mut state = self.state();
         loop {
-            if state.has_nothing() && !is_feeding && !seeks_jobs {
+            if state.has_nothing() && !is_feeding {
                 let is_idle = |state: &mut SchedulerState| state.has_nothing();
                 let waited = self
                     .prompted
@@ -422,18 +398,9 @@ impl Scheduler {
             if is_feeding {
                 delay = delay.min(pending.delay());
             }
-            if seeks_jobs {
-                delay = delay.min(jobs.delay());
-            }
-            let is_calm = |state: &mut SchedulerState| {
-                !state.is_prompted && !state.is_hurried && !state.expects_jobs
-            };
+            let is_calm = |state: &mut SchedulerState| !state.is_prompted && !state.is_hurried;
             state = self.prompted.wait_timeout_while(state, delay, is_calm).0;
             let now = Instant::now();
-            if std::mem::take(&mut state.expects_jobs) {
-                seeks_jobs = true;
-                jobs.progress();
-            }
             if std::mem::take(&mut state.is_hurried) {
                 is_feeding = true;
                 pending.progress();
@@ -455,19 +422,11 @@ impl Scheduler {
                 state = self.state();
             }
             let is_due = now - tended >= state.tend_interval(now);
-            if !is_feeding && !is_due && !seeks_jobs {
+            if !is_feeding && !is_due {
                 continue;
             }
             let queues = state.queues.clone();
             drop(state);
-            if seeks_jobs {
-                let started = start_reached(&queues, &mut jobs);
-                seeks_jobs = started.is_left;
-                // The streams continue, so they may accept pending commands.
-                if started.has_fed && is_feeding {
-                    pending.progress();
-                }
-            }
             if is_feeding {
                 let fed = feed(&queues);
                 is_feeding = fed.is_left;
@@ -479,7 +438,7 @@ impl Scheduler {
                         .for_each(|queue| queue.find_finished_streams());
                 }
             }
-            if is_due && has_stalled(&mut dumped, seeks_jobs || is_feeding || !queues.is_empty()) {
+            if is_due && wants_description(&mut described) {
                 for queue in &queues {
                     eprintln!("crosshandle: {}", queue.describe());
                 }
@@ -497,50 +456,25 @@ impl Scheduler {
     }
 }
 
-/// Returns whether it is time for another description of the queues, which the environment variable
-/// `CROSSHANDLE_CUDA_DUMP` asks for. Its value is the interval in seconds.
-fn has_stalled(dumped: &mut Instant, is_busy: bool) -> bool {
-    static INTERVAL: std::sync::OnceLock<Option<Duration>> = std::sync::OnceLock::new();
+/// Returns whether it is time to describe the busy queues again. Only if the environment variable
+/// [`DESCRIBE_VARIABLE`] gives an interval in seconds.
+fn wants_description(described: &mut Instant) -> bool {
+    static INTERVAL: OnceLock<Option<Duration>> = OnceLock::new();
     let interval = INTERVAL.get_or_init(|| {
-        let seconds = std::env::var("CROSSHANDLE_CUDA_DUMP").ok()?;
+        let seconds = std::env::var(DESCRIBE_VARIABLE).ok()?;
         Some(Duration::from_secs(seconds.parse().ok()?))
     });
-    let is_due = interval.is_some_and(|interval| dumped.elapsed() > interval);
-    if is_due || !is_busy {
-        *dumped = Instant::now();
+    let is_time = interval.is_some_and(|interval| described.elapsed() >= interval);
+    if is_time {
+        *described = Instant::now();
     }
-    is_due && is_busy
-}
-
-/// Starts jobs that streams have reached. A stream that has just reached one may reach the next one
-/// soon, so this function waits for it for a short time.
-fn start_reached(queues: &[Arc<dyn Tended>], jobs: &mut Backoff) -> Fed {
-    let mut all = Fed::default();
-    let mut progressed = Instant::now();
-    loop {
-        let started = sum(queues, |queue| queue.start_reached());
-        all.is_left = started.is_left;
-        if started.has_fed {
-            all.has_fed = true;
-            jobs.progress();
-            progressed = Instant::now();
-        }
-        if !all.has_fed || !all.is_left || progressed.elapsed() > JOB_SPIN {
-            return all;
-        }
-        std::hint::spin_loop();
-    }
+    is_time
 }
 
 fn feed(queues: &[Arc<dyn Tended>]) -> Fed {
-    sum(queues, |queue| queue.feed())
-}
-
-/// Does the same with each queue, and sums up the results.
-fn sum(queues: &[Arc<dyn Tended>], act: impl Fn(&dyn Tended) -> Fed) -> Fed {
     let mut all = Fed::default();
     for queue in queues {
-        let fed = act(&**queue);
+        let fed = queue.feed();
         all.has_fed |= fed.has_fed;
         all.is_left |= fed.is_left;
     }

@@ -249,22 +249,10 @@ impl QueueStream {
 
     /// Describes what is in flight.
     pub(super) fn describe(&self) -> String {
-        let done = self.gpu.driver().is_stream_done(self.stream);
-        let (progress, fence) = (self.progress.read(), self.fence);
-        let (is_open, calls) = (self.in_flight.is_open(), self.calls);
-        let host = self.host_fence.as_ref().map(|host| {
-            let HostFence {
-                reached,
-                ended,
-                number,
-            } = host;
-            (reached.read(), ended.read(), *number)
-        });
+        let is_done = self.gpu.driver().is_stream_done(self.stream);
+        let (written, fence, calls) = (self.progress.read(), self.fence, self.calls);
         let waits = self.waits.describe();
-        format!(
-            "done {done:?}, fence {progress}/{fence}, open {is_open}, {calls} calls, host jobs \
-             (reached, ended, latest) {host:?}, waits {waits}"
-        )
+        format!("done {is_done:?}, fence {written} of {fence}, {calls} calls, waits for {waits:?}")
     }
 
     /// Makes the device write a fence when it has finished all work submitted so far.

@@ -116,15 +116,14 @@ impl QueueStream {
         };
         match (mem::take(&mut submission.work), call) {
             (Work::Call(function), Some((fence, signal))) => {
-                let task = Task::new(Some(function), fence, waits);
+                let task = Task::new(Some((function, fence)), waits);
                 self.call(task, signal, command, functions)?;
             }
             (work, _) => {
                 self.run(work, mem::take(extra), signal, command)?;
                 if is_fallible {
-                    let fence = self.next_host_fence()?;
                     let signal = host_signal(signal, ticket)?;
-                    self.call(Task::new(None, fence, waits), signal, command, functions)?;
+                    self.call(Task::new(None, waits), signal, command, functions)?;
                 } else if let Some(event) = signal {
                     let issued = || issue(event, &self.gpu);
                     let ticket = ticket.take().map_or_else(issued, Ok)?;
@@ -230,42 +229,27 @@ impl QueueStream {
         // not call the driver, and dropping the last event of a context calls the driver.
         command.signal = signal.as_ref().map(|(event, _)| Arc::clone(event));
         task.signal = signal;
-        let HostFence {
-            reached,
-            ended,
-            number,
-        } = task.fence.clone();
-        let is_function = task.function.is_some();
+        let fence = task.function.as_ref().map(|(_, fence)| fence.clone());
         let job = Job::new(functions, task);
         let used = command
             .used
             .get_or_insert_with(|| Box::new(Used::new(Work::Marker, Extra::None)));
         used.job = Some(Arc::clone(&job));
-        if by_driver() {
-            let data = Arc::clone(&job).into_raw();
-            let called = self.flush().and_then(|()| {
-                let driver = self.gpu.driver();
-                // SAFETY: the job is passed to this call alone, and may be called on any thread.
-                unsafe { driver.call_host(self.stream, host_function::announce, data) }
-            });
-            if let Err(error) = called {
-                // SAFETY: the pointer is from above, and the driver did not take it.
-                drop(unsafe { Job::from_raw(data) });
-                used.cancel(&error);
-                return Err(error);
-            }
-        } else {
-            self.ops.push(WordOp::Write(reached.address(), number));
-            if let Err(error) = self.flush() {
-                used.cancel(&error);
-                return Err(error);
-            }
-            functions.expect(job);
-            self.gpu.scheduler().expect_job();
+        let data = Arc::clone(&job).into_raw();
+        let called = self.flush().and_then(|()| {
+            let driver = self.gpu.driver();
+            // SAFETY: the job is passed to this call alone, and may be called on any thread.
+            unsafe { driver.call_host(self.stream, host_function::announce, data) }
+        });
+        if let Err(error) = called {
+            // SAFETY: the pointer is from above, and the driver did not take it.
+            drop(unsafe { Job::from_raw(data) });
+            used.cancel(&error);
+            return Err(error);
         }
-        if is_function || !by_driver() {
-            self.ops.push(WordOp::Wait(ended.address(), number));
-            self.waits.note([Wait::Word(ended, number)]);
+        if let Some(HostFence { word, number }) = fence {
+            self.ops.push(WordOp::Wait(word.address(), number));
+            self.waits.note([Wait::Word(word, number)]);
         }
         Ok(())
     }
@@ -274,29 +258,14 @@ impl QueueStream {
         let fence = match &mut self.host_fence {
             Some(fence) => fence,
             fence => {
-                let reached = Arc::new(memory::take_word(&self.gpu)?);
-                let ended = Arc::new(memory::take_word(&self.gpu)?);
-                let number = ended.read();
-                // No stream uses the word yet.
-                reached.write(number);
-                fence.insert(HostFence {
-                    reached,
-                    ended,
-                    number,
-                })
+                let word = Arc::new(memory::take_word(&self.gpu)?);
+                let number = word.read();
+                fence.insert(HostFence { word, number })
             }
         };
         fence.number = fence.number.wrapping_add(1);
         Ok(fence.clone())
     }
-}
-
-/// Returns whether the driver calls the host, for a comparison.
-fn by_driver() -> bool {
-    static BY_DRIVER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *BY_DRIVER.get_or_init(|| {
-        std::env::var("CROSSHANDLE_CUDA_HOST_CALLS").is_ok_and(|value| value == "driver")
-    })
 }
 
 /// Takes the number of a signal that the host completes, unless it was already taken.
