@@ -415,10 +415,12 @@ impl Functions {
                 String::from_utf8_lossy(&compiled.stderr).into_owned(),
             ));
         }
-        // SAFETY: the library is open, and the names end with a zero.
         let names = [c"turns", c"wait_for", c"signals", c"litmus", c"pass_items"];
-        let [turns, wait, signals, litmus, pass_items] =
-            names.map(|name| unsafe { libc::dlsym(opened, name.as_ptr()) });
+        let find = |name: &std::ffi::CStr| {
+            // SAFETY: the library is open, and the name ends with a zero.
+            unsafe { libc::dlsym(opened, name.as_ptr()) }
+        };
+        let [turns, wait, signals, litmus, pass_items] = names.map(find);
         if [turns, wait, signals, litmus, pass_items]
             .iter()
             .any(|found| found.is_null())
