@@ -1,4 +1,4 @@
-//! Builds the files of a release twice, compares them, and installs each of them.
+//! Builds the files of a release, installs each of them, and compares them with a second build.
 
 mod deb;
 mod install;
@@ -74,6 +74,7 @@ pub(crate) fn run(workspace: &Workspace, rehearsal: bool) -> Result<()> {
     let environment = Environment::for_wheel(workspace)?;
     let dist = workspace.target.join("dist");
     build(workspace, &environment, "release-build/first", &dist)?;
+    skipped.extend(install::check(workspace, &environment, &dist)?);
     let again = workspace.target.join("dist-again");
     build(
         workspace,
@@ -90,8 +91,6 @@ pub(crate) fn run(workspace: &Workspace, rehearsal: bool) -> Result<()> {
         .map(|(name, sum)| format!("{sum}  {name}\n"))
         .collect();
     wheel::write(&dist.join("SHA256SUMS"), text.as_bytes())?;
-    skipped.extend(install::check(workspace, &environment, &dist)?);
-
     report_skipped(skipped);
     for reason in &missing {
         say(&format!("before the release: {reason}"));

@@ -1,5 +1,5 @@
-//! The site: the pages of `docs/` as a book with a search, the interfaces of Rust, Python and C, the
-//! help of the commands, and `llms.txt`.
+//! The site: the pages of `docs/` as a book with a search, the interfaces of Rust, Python and C,
+//! the help of the commands, and `llms.txt`.
 
 mod check;
 mod reference;

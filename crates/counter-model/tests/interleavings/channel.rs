@@ -85,6 +85,7 @@ impl World {
         let Ok(mut producer) = channel.join_producer(owner, self) else {
             return;
         };
+        producer.prefer_recent(one_in(2));
         for item in 0..items {
             let value = u64::from(owner) << 32 | item;
             let slot = channel.reserve(&mut producer, self).expect("a free slot");
@@ -233,6 +234,7 @@ impl World {
     fn check_slots(self: &Arc<Self>) {
         let channel = self.channel();
         let mut producer = channel.join_producer(14, &**self).unwrap();
+        producer.prefer_recent(one_in(2));
         let mut consumer = channel.join_consumer(14, &**self).unwrap();
         for _ in 0..2 * self.shape.slots() {
             let slot = channel

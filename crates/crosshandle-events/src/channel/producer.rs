@@ -17,6 +17,8 @@ pub struct Producer {
     owned: Vec<u64>,
     /// Number of slots that the caller has reserved.
     reserved: u8,
+    /// Whether each reservation looks for slots that have become free.
+    prefers_recent: bool,
     /// Slots that left the ring and that may become free. Other producers may take them.
     candidates: Vec<u16>,
     /// The candidates of the previous attempt, whose memory is used again.
@@ -40,6 +42,13 @@ impl Producer {
     /// Returns the member that this producer is.
     pub fn key(&self) -> MemberKey {
         self.key
+    }
+
+    /// Sets whether the producer reserves the slot that has become free most recently, whose bytes
+    /// may still be in caches. Otherwise it looks for free slots only when it has used all that it
+    /// knows, which takes less time for each item.
+    pub fn prefer_recent(&mut self, prefers: bool) {
+        self.prefers_recent = prefers;
     }
 
     fn owns(&self, slot: u16) -> bool {
@@ -74,6 +83,7 @@ impl<P: Platform> Channel<'_, P> {
             spare: Vec::with_capacity(self.slots.len()),
             owned: vec![0; self.slots.len().div_ceil(64)],
             reserved: 0,
+            prefers_recent: false,
             candidates: Vec::with_capacity(self.slots.len()),
             earlier: Vec::with_capacity(self.slots.len()),
             outside: Vec::with_capacity(self.slots.len()),
@@ -96,17 +106,16 @@ impl<P: Platform> Channel<'_, P> {
         if producer.reserved >= self.shape.reserved() {
             return Err(ChannelError::TooManyHeld);
         }
+        if producer.prefers_recent {
+            self.acquire_candidates(producer, peers);
+        }
         for attempt in 0..MAX_ATTEMPTS {
             if let Some(slot) = producer.spare.pop() {
                 producer.reserved += 1;
                 return Ok(slot);
             }
             if attempt == 0 {
-                self.note_taken(producer);
-                let mut candidates = std::mem::take(&mut producer.earlier);
-                std::mem::swap(&mut candidates, &mut producer.candidates);
-                self.acquire_free(producer, candidates.drain(..), peers);
-                producer.earlier = candidates;
+                self.acquire_candidates(producer, peers);
                 continue;
             }
             producer.candidates.clear();
@@ -122,6 +131,16 @@ impl<P: Platform> Channel<'_, P> {
             }
         }
         Err(ChannelError::Corrupt)
+    }
+
+    /// Makes the producer the owner of those candidates that are free. The slots that became free
+    /// last are reserved first.
+    fn acquire_candidates(&self, producer: &mut Producer, peers: &dyn Peers) {
+        self.note_taken(producer);
+        let mut candidates = std::mem::take(&mut producer.earlier);
+        std::mem::swap(&mut candidates, &mut producer.candidates);
+        self.acquire_free(producer, candidates.drain(..), peers);
+        producer.earlier = candidates;
     }
 
     /// Adds the slots of items that consumers have taken to the candidates of a sole producer, so

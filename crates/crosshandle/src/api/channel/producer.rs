@@ -92,6 +92,9 @@ impl std::error::Error for Unpublished {
 }
 
 const PUBLISHING: &str = "waiting for room in a channel";
+/// Size of a slot in bytes from which a producer reserves the slot that has become free most
+/// recently. Copying so many bytes from memory to caches takes longer than looking for that slot.
+const LARGE_SLOT: usize = 2 << 20;
 
 impl Producer {
     pub(super) fn join(core: &Arc<ChannelCore>) -> Result<Self> {
@@ -99,7 +102,8 @@ impl Producer {
         core.check_writable()?;
         let words = core.words();
         let joined = words.join_producer(core.control.owner(), &**core);
-        let state = joined.map_err(|error| ChannelCore::error(error, PUBLISHING))?;
+        let mut state = joined.map_err(|error| ChannelCore::error(error, PUBLISHING))?;
+        state.prefer_recent(core.plan.is_on_host && core.plan.slot_size >= LARGE_SLOT);
         let shared = Arc::new(ProducerShared {
             member: Member::new(core, ChannelRole::Producer, state.key())?,
             returned: Mutex::default(),
