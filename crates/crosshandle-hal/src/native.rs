@@ -183,9 +183,9 @@ pub trait NativeQueue {
         Ok(None)
     }
 
-    /// Returns the nearest known nodes before the next command, in the graph that is being captured.
-    /// No returned node comes after another one on every path. Returns `None` if the driver does not
-    /// tell. Only during a capture.
+    /// Returns the nearest known nodes before the next command, in the graph that is being
+    /// captured. Each path from an earlier known node to the command goes through one of them.
+    /// Returns `None` if the driver does not tell. Only during a capture.
     fn recorded_before(&self, _is_known: &dyn Fn(usize) -> bool) -> Result<Option<Vec<usize>>> {
         Ok(None)
     }

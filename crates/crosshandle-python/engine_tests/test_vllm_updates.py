@@ -122,3 +122,23 @@ def test_trainers_update_a_server_and_one_is_killed_before_the_commit(
     file = str(checkpoint / "model.safetensors")
     subprocess.run([sys.executable, str(example), server.url, "policy", file], check=True, timeout=START)
     assert server.tokens() == first
+
+
+def test_a_new_trainer_ends_an_abandoned_update() -> None:
+    from types import SimpleNamespace
+
+    import torch
+    from vllm.v1.worker.gpu_worker import Worker
+
+    from crosshandle.engines.vllm_transfer import Engine
+
+    # vLLM's worker without an engine. The trainer of its update has died.
+    worker: Any = object.__new__(Worker)
+    configuration: Any = SimpleNamespace(model_config=None, parallel_config=None)
+    worker.weight_transfer_engine = Engine(None, configuration, torch.device("cpu"), torch.nn.Module())
+    worker._weight_update_active = True
+    with pytest.raises(RuntimeError, match="already"):
+        worker._start_weight_update()
+    worker.init_weight_transfer_engine({"name": "policy"})
+    worker._start_weight_update()
+    assert worker._weight_update_active

@@ -95,7 +95,7 @@ pub(crate) fn hosts_and_kernels_signal_each_other(harness: &Harness) -> Verdict 
 }
 
 /// Kernels of two processes send items through a channel, in both directions, in device memory and
-/// in host memory. Each tenth item is a failure. Then a thread of the host takes the consumer's part.
+/// in host memory. Each tenth item is a failure. Then a thread of the host is the consumer.
 pub(crate) fn channels_pass_items(harness: &Harness) -> Verdict {
     const ITEMS: u64 = 60;
     const DEPTH: u64 = 4;

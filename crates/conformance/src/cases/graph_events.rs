@@ -157,8 +157,8 @@ pub(crate) fn replay(harness: &Harness, replays: u64) -> Verdict {
     peer.ask(format!("open-event given {}", given.handle()?))?;
     peer.ask(format!("open-event mixed {}", mixed.handle()?))?;
     peer.ask("queue q")?;
-    // A signal may wait until the signal 7 numbers before it is finished, and this may be the signal
-    // of a replay. So the replays' own signals must not follow such a signal in a queue.
+    // A signal may wait until the signal 7 numbers before it has finished, which may be the signal
+    // of a replay. So the signals that replays wait for must not follow such a signal in a queue.
     peer.ask("queue giver")?;
     let mut graph = Graph::new(&context);
     let cursor = SignalCursor::new(&given);

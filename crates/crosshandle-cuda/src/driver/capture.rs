@@ -51,8 +51,9 @@ impl Driver {
         Ok(capture)
     }
 
-    /// Returns the nodes that the next command of a captured stream follows. Returns an error if the
-    /// driver cannot describe them, because other code has recorded a special kind of dependency.
+    /// Returns the nodes that the next command of a captured stream follows. Returns an error if
+    /// the driver cannot describe them, because other code has recorded a special kind of
+    /// dependency.
     pub(crate) fn captured_before(&self, stream: StreamHandle) -> Result<Vec<GraphNodeHandle>> {
         let mut status: c_uint = 0;
         let (mut number, mut graph) = (0, GraphHandle::NONE);

@@ -25,6 +25,7 @@ cache has to be reset by the caller.
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -83,7 +84,22 @@ class Engine(WeightTransferEngine[Init, Update]):
     def init_transfer_engine(self, init_info: Init) -> None:
         # A previous trainer may have died after the workers had opened its version.
         self._drop()
+        self._end_abandoned()
         self._init = init_info
+
+    def _end_abandoned(self) -> None:
+        """Makes the worker forget an update whose trainer has died.
+
+        Otherwise the worker would refuse the next update. vLLM's executor does not read the
+        refusals of the other ranks, and takes them for their next replies. The worker does not
+        pass itself to its transfer engine, so this method reads it from the caller's frame.
+        """
+        caller = sys._getframe(2)
+        worker = caller.f_locals.get("self")
+        if getattr(worker, "weight_transfer_engine", None) is self and getattr(worker, "_weight_update_active", False):
+            _log.warning("an earlier update is ended without a change: its trainer has not finished it")
+            self.reset_weight_update_target()
+            worker._weight_update_active = False
 
     def start_weight_update(self) -> None:
         self._drop()

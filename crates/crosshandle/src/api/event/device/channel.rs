@@ -29,8 +29,8 @@ pub struct DeviceChannelAddresses {
 /// The producer creates the event `full`, the consumer creates `empty`, each with a
 /// [single signaller](crate::EventOptions::single_signaller), and either of them allocates the
 /// slots. Each side opens the objects of the other side. A thread, a stream or a captured graph can
-/// take the part of a kernel: it waits for one event and signals the other one, which needs no
-/// single signaller then.
+/// take the part of a kernel: it waits for one event and signals the other event, which needs
+/// no single signaller then.
 ///
 /// Create the consumer's object before the producer publishes. The object is an argument of kernels
 /// ([`KernelArguments::with`]). A launch by this library keeps it.

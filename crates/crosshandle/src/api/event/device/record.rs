@@ -4,8 +4,8 @@
 //! A captured memory operation would use the same number in each run. Therefore these commands are
 //! kernels of one thread (`nodes.cu`), which count on the device.
 //!
-//! If a wait fails, the later signals of the run fail. *Later* are the nodes that follow the wait in
-//! the captured graph, so parallel branches do not fail each other. Each wait has a word for its
+//! If a wait fails, the later signals of the run fail. *Later* are the nodes that follow the wait
+//! in the captured graph, so parallel branches do not fail each other. Each wait has a word for its
 //! failure, and takes over the failure of the waits before it. Where branches join, a node joins
 //! their words.
 
