@@ -122,7 +122,7 @@ fn kernels_in_opencl_c_signal_and_wait() {
     assert_eq!(result(), ABORTED);
 }
 
-/// The two kernels run in one context with two parts of the host, so that both run at a time.
+/// The producer fills the channel before the consumer starts.
 #[test]
 #[ignore = "needs an OpenCL runtime; `cargo xtask test` runs it"]
 fn kernels_in_opencl_c_pass_items_through_a_channel() {
@@ -131,7 +131,7 @@ fn kernels_in_opencl_c_pass_items_through_a_channel() {
     let device = Device::find("host").unwrap();
     let [producer, consumer] = [(); 2].map(|()| Context::new(&device).unwrap());
     let single = EventOptions::new().single_signaller(true);
-    let full = producer.create_event_with(single.clone()).unwrap();
+    let full = producer.create_event_with(single).unwrap();
     let empty = consumer.create_event_with(single).unwrap();
     let slots = producer.allocate(DEPTH as usize * 8).unwrap();
     let slots_there = consumer.open_memory(&slots.handle().unwrap()).unwrap();
