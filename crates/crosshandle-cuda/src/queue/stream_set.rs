@@ -209,6 +209,12 @@ impl StreamSet {
         if !Turn::has_come(&submission.work, pending.turn.as_ref()) {
             return Ok(None);
         }
+        // A launch of a graph can return only when the stream continues: the driver holds a thread up
+        // that updates or launches a graph whose earlier launch waits.
+        let is_run = matches!(submission.work, Work::Graph(_));
+        if is_run && (has_waits || stream.is_blocked()) {
+            return Ok(None);
+        }
         // A call for such a copy would return only when the stream continues.
         if work::copies(&submission.work)
             && (has_waits || stream.is_blocked())

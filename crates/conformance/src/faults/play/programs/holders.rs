@@ -90,6 +90,12 @@ impl Stage<'_> {
         } else {
             world.check_model("m", is_promised)?;
         }
+        if !is_promised && world.is_refused_by_successor() {
+            // The successor had no memory for the model, and the loader was told so. The remedy that
+            // the message names must work.
+            must(&["rm", "m"])?;
+            must(&["load", &world.path("one"), "--name", "m"])?;
+        }
         world.await_safe()?;
         world.check_model("m", is_promised)?;
         // Stops the remaining holder, which may be the former successor.
