@@ -209,8 +209,8 @@ impl StreamSet {
         if !Turn::has_come(&submission.work, pending.turn.as_ref()) {
             return Ok(None);
         }
-        // A launch of a graph can return only when the stream continues: the driver holds a thread up
-        // that updates or launches a graph whose earlier launch waits.
+        // A launch of a graph behind a wait can return only when the stream continues: the driver
+        // holds up a thread that updates or launches a graph whose earlier launch waits.
         let is_run = matches!(submission.work, Work::Graph(_));
         if is_run && (has_waits || stream.is_blocked()) {
             return Ok(None);

@@ -136,7 +136,7 @@ impl<'a> World<'a> {
         holder.timeout(Duration::from_secs(5)).status()
     }
 
-    /// Returns whether the successor lacks something for good, until it is loaded again.
+    /// Returns whether the successor lacks something until it is loaded again.
     pub(super) fn is_refused_by_successor(&self) -> bool {
         let why = self.status().ok().and_then(|status| status.why_unsafe);
         why.is_some_and(|why| why.contains("load it again"))
