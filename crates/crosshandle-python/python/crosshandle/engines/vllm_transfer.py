@@ -95,7 +95,7 @@ class Engine(WeightTransferEngine[Init, Update]):
         pass itself to its transfer engine, so this method reads it from the caller's frame.
         """
         caller = sys._getframe(2)
-        worker = caller.f_locals.get("self")
+        worker: Any = caller.f_locals.get("self")
         if getattr(worker, "weight_transfer_engine", None) is self and getattr(worker, "_weight_update_active", False):
             _log.warning("an earlier update is ended without a change: its trainer has not finished it")
             self.reset_weight_update_target()

@@ -90,9 +90,8 @@ impl Stage<'_> {
         } else {
             world.check_model("m", is_promised)?;
         }
-        if !is_promised && world.is_refused_by_successor() {
-            // The successor had no memory for the model, and the loader was told so. The remedy in
-            // the message must work.
+        if plan.is_some() && world.is_refused_by_successor()? {
+            // The successor had no memory for the model. The remedy in the message must work.
             must(&["rm", "m"])?;
             must(&["load", &world.path("one"), "--name", "m"])?;
         }

@@ -136,10 +136,23 @@ impl<'a> World<'a> {
         holder.timeout(Duration::from_secs(5)).status()
     }
 
-    /// Returns whether the successor lacks something until it is loaded again.
-    pub(super) fn is_refused_by_successor(&self) -> bool {
-        let why = self.status().ok().and_then(|status| status.why_unsafe);
-        why.is_some_and(|why| why.contains("load it again"))
+    /// Waits until the holder is safe, or until it says that something must be loaded again. Returns
+    /// whether it says so.
+    pub(super) fn is_refused_by_successor(&self) -> Result<bool, Failure> {
+        let since = Instant::now();
+        while since.elapsed() < LIMIT {
+            if let Ok(status) = self.status() {
+                if status.is_safe {
+                    return Ok(false);
+                }
+                let why = status.why_unsafe.unwrap_or_default();
+                if why.contains("load it again") {
+                    return Ok(true);
+                }
+            }
+            sleep(REQUEST_INTERVAL);
+        }
+        Err(Failure::new("the holder does not say whether it is safe"))
     }
 
     pub(super) fn await_safe(&self) -> Result<Status, Failure> {
