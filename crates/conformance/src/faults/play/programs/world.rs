@@ -136,7 +136,7 @@ impl<'a> World<'a> {
         holder.timeout(Duration::from_secs(5)).status()
     }
 
-    /// Waits until the holder is safe, or until it says that something must be loaded again. Returns
+    /// Waits until the holder is safe, or says that something must be loaded again. Returns
     /// whether it says so.
     pub(super) fn is_refused_by_successor(&self) -> Result<bool, Failure> {
         let since = Instant::now();
