@@ -119,6 +119,13 @@ fn call(
                 .open_memory_timeout(memory, Access::ReadWrite, TIMEOUT / 2)
                 .map(drop)
         }
+        "open_memories_timeout" => {
+            let handles = [*memory; 2];
+            let context = fresh(directory);
+            context
+                .open_memories_timeout(&handles, Access::ReadWrite, TIMEOUT)
+                .map(drop)
+        }
         "open_event_timeout" => {
             let opened = fresh(directory).open_event_timeout(handle, TIMEOUT);
             opened.map(drop)
