@@ -429,8 +429,8 @@ typedef struct {
      */
     uint8_t reserved;
     /**
-     * How many items a consumer may keep. 0 is the default: 4 on the host, and on other devices
-     * the depth, but at least 4 and at most 15.
+     * The number of items that a consumer may keep. 0 is the default: 4 on the host, and on other
+     * devices the depth, but at least 4 and at most 15.
      */
     uint8_t held;
     /**

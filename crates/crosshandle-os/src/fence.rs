@@ -1,4 +1,4 @@
-//! Fences for two threads of one process, of which one passes its fence often and the other rarely.
+//! Fences for two threads of one process. One thread passes its fence often, and the other rarely.
 //!
 //! Each thread stores to one place and then loads from the other's place. At least one of them must
 //! see the store of the other, so both need a fence in between. With [`heavy`](AsymmetricFence),

@@ -105,8 +105,8 @@ pub struct crosshandle_channel_options {
     pub consumers: u8,
     /// How many slots a producer may have reserved. 0 is the default of 2.
     pub reserved: u8,
-    /// How many items a consumer may keep. 0 is the default: 4 on the host, and on other devices
-    /// the depth, but at least 4 and at most 15.
+    /// The number of items that a consumer may keep. 0 is the default: 4 on the host, and on other
+    /// devices the depth, but at least 4 and at most 15.
     pub held: u8,
     /// Whether consumers wait for the next producer when all producers have left or died.
     pub awaits_producers: bool,
